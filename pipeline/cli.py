@@ -1,0 +1,42 @@
+"""What every command line of the pipeline shares: one sentence for an error, 130 for Ctrl-C."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from converters.errors import UserError
+
+_SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 120}
+
+
+def command(**settings: Any) -> Callable[[Callable[..., None]], click.Command]:
+    """A `click.command` whose UserError becomes `error: ...` on stderr and exit code 1.
+
+    Ctrl-C exits with 130; wrong options stay click's own (a usage line and exit code 2).
+    Options are added below it as usual::
+
+        @cli.command()
+        @click.argument("run")
+        def main(run: str) -> None: ...
+    """
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> None:
+            try:
+                function(*args, **kwargs)
+            except UserError as error:
+                click.echo(f"error: {error}", err=True)
+                sys.exit(1)
+            except KeyboardInterrupt:
+                click.echo("\nstopped by Ctrl-C: what was finished is kept.", err=True)
+                sys.exit(130)
+
+        return click.command(context_settings=_SETTINGS, **settings)(guarded)
+
+    return decorate
