@@ -1,0 +1,75 @@
+"""STL-10 (Coates, Lee, Ng 2011): 96x96 colour images in 10 classes, 500 labelled ones a class, 800 for testing.
+
+Get stl10_binary.tar.gz from https://cs.stanford.edu/~acoates/stl10/ and name the unpacked directory with --data-dir.
+Images are stored channel, column, row (column-major as in MATLAB), labels count from 1.
+
+Splits: source = the first 400 training images of each class in file order (4,000), adapt = the other 100 (1,000),
+test = the official test files (8,000). The unlabelled images are not used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from converters.errors import UserError
+from pipeline.datasets.dataset import CACHE, Dataset, Split, fit_images, interleave, split_by_rank
+
+CLASS_NAMES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+IMAGE_BYTES = 3 * 96 * 96
+TEST_IMAGES = 8000
+GET = (
+    "download stl10_binary.tar.gz from https://cs.stanford.edu/~acoates/stl10/, unpack it and name its directory "
+    "with --data-dir"
+)
+
+
+def load(
+    data_dir: Path | None, size: int, channels: int, resize: str, limit: int | None, cache: Path = CACHE
+) -> Dataset:
+    folder = _find(data_dir if data_dir is not None else cache / "stl10_binary")
+    images, labels = _read(folder, "train")
+    test_images, test_labels = _read(folder, "test")
+    note = ""
+    if len(test_labels) < TEST_IMAGES:
+        note = f"{folder} holds {len(test_labels):,} of STL-10's {TEST_IMAGES:,} test images; these are used."
+
+    def make(x: np.ndarray, y: np.ndarray, order: np.ndarray) -> Split:
+        order = order[:limit]
+        upright = np.ascontiguousarray(x[order].transpose(0, 3, 2, 1))  # [n, channel, column, row] as stored
+        return Split(fit_images(upright, size, channels, resize), y[order])
+
+    source, adapt = split_by_rank(labels, 0.8)
+    return Dataset(
+        "stl10",
+        CLASS_NAMES,
+        make(images, labels, source),
+        make(images, labels, adapt),
+        make(test_images, test_labels, interleave(test_labels)),
+        note,
+    )
+
+
+def _find(folder: Path) -> Path:
+    for root in (folder, folder / "stl10_binary"):
+        if (root / "train_X.bin").is_file():
+            return root
+    raise UserError(f"{folder} holds no STL-10 file train_X.bin: {GET}.")
+
+
+def _read(folder: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images as stored, uint8 [n, 3, 96 columns, 96 rows], and labels from 0, uint16 [n]."""
+    paths = folder / f"{part}_X.bin", folder / f"{part}_y.bin"
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"{path} is missing: {GET}.")
+    pixels, labels = (np.fromfile(path, np.uint8) for path in paths)
+    if len(labels) == 0 or len(pixels) != len(labels) * IMAGE_BYTES:
+        raise UserError(
+            f"{paths[0]} holds {len(pixels):,} bytes where the {len(labels):,} labels beside it ask for "
+            f"{len(labels) * IMAGE_BYTES:,} (one of the two is truncated): {GET}."
+        )
+    if labels.min() < 1 or labels.max() > 10:
+        raise UserError(f"{paths[1]} has labels outside 1..10, so it is not STL-10's: {GET}.")
+    return pixels.reshape(-1, 3, 96, 96), labels.astype(np.uint16) - 1
