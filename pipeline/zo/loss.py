@@ -2,8 +2,8 @@
 
 The logits are l_c * s real units. With k_c = max(l) - l_c >= 0 the loss of a sample of class y is
     ln S + k_y s,   S = sum over c of exp(-k_c s),
-where exp comes from a table of 256 entries and the logarithm from repeated squaring (squaring doubles a logarithm, so its
-integer part yields one more bit). Error against float64: below 1e-4 nats.
+where exp comes from a table of 256 entries and the logarithm from repeated squaring (squaring doubles a logarithm, so
+its integer part yields one more bit). Error against float64: below 1e-4 nats.
 """
 
 from __future__ import annotations
