@@ -1,0 +1,346 @@
+"""Adapt an INT8 network on a board, with forward passes alone: python -m pipeline.train_ondevice --image FILE."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from tqdm import tqdm
+
+from converters.device_image import DeviceImage
+from converters.errors import UserError
+from pipeline import cli, datasets
+from pipeline.datasets import shifts
+from pipeline.datasets.dataset import Split
+from pipeline.run import Config, Run, read_config
+from pipeline.samples import Samples, checksum
+from pipeline.stopwatch import Stopwatch
+from pipeline.targets.target import NEAREST, STOCHASTIC, Target
+from pipeline.trainer import Summary, Trainer
+from pipeline.zo import estimator, schedule
+from pipeline.zo.update import MAX_DIRECTIONS
+
+# Defaults of q and its maximum; see docs/method.md for the others.
+Q_SCHEDULES = {"qscheduler": (4, 32), "fixed": (8, 8), "linear": (4, 16), "adazeta": (1, 32)}
+DEFAULT_BUDGET = 100_000
+# A shift's noise does not depend on the run's seed: every seed adapts to the same pictures.
+ADAPT_SHIFT_SEED, TEST_SHIFT_SEED = 1, 2
+ON_RESUME = {"resume", "board", "port", "threads", "memory", "budget", "steps", "data_dir", "keep", "lockstep"}
+
+
+@cli.command()
+@click.option("--image", type=click.Path(path_type=Path), help="Device image (.zimg) made by pipeline.convert.")
+@click.option("--board", default="native", help="native (a process on this machine), twin (tflite-runtime), ...")
+@click.option("--port", help="Where the board is: a serial port, or tcp:HOST:PORT.")
+@click.option("--threads", type=click.IntRange(1, 256), default=1, help="Threads of a native board or twin.")
+@click.option("--memory", type=click.IntRange(1), help="Bytes that a native board may use; all it wants by default.")
+@click.option("--dataset", type=click.Choice(datasets.NAMES), help="Data set; the image's own by default.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set's files are.")
+@click.option("--shift", type=click.Choice(shifts.SHIFTS), default="brightness", help="What changed in the field.")
+@click.option("--severity", type=click.IntRange(1, 5), default=3, help="How much of it.")
+@click.option("--samples", type=click.IntRange(1, 65536), default=1000, help="Labelled images on the device.")
+@click.option("--budget", type=click.IntRange(1), help=f"Forward passes to train for.  [default: {DEFAULT_BUDGET}]")
+@click.option("--steps", type=click.IntRange(1, 2**32 - 1), help="Steps to train for, instead of --budget.")
+@click.option("--batch", type=click.IntRange(1, 65536), default=64, help="Images a step, shared by its directions.")
+@click.option(
+    "--estimator",
+    "estimator_",
+    type=click.Choice([estimator.TWO_SIDED, estimator.ONE_SIDED]),
+    default=estimator.TWO_SIDED,
+    help="L(w+mu z) - L(w-mu z), or 2(L(w+mu z) - L(w)).",
+)
+@click.option("--mu", type=click.IntRange(1, 126), default=2, help="Size of a probe in LSB.")
+@click.option("--lr", type=click.FloatRange(0, 64), default=1.0, help="RMS of a step in LSB.")
+@click.option("--lr-schedule", type=click.Choice(schedule.LR_SCHEDULES), default=schedule.CONSTANT, help="Its course.")
+@click.option(
+    "--coupling", type=click.Choice(schedule.COUPLINGS), default=schedule.NONE, help="sqrt: lr times sqrt(q/8)."
+)
+@click.option("--rounding", type=click.Choice([NEAREST, STOCHASTIC]), default=NEAREST, help="Of the update to int8.")
+@click.option("--q-schedule", type=click.Choice(list(Q_SCHEDULES)), default="qscheduler", help="How q is chosen.")
+@click.option("--q", type=click.IntRange(1, MAX_DIRECTIONS), help="Directions a step at first.  [default: 4; fixed: 8]")
+@click.option("--q-max", type=click.IntRange(1, MAX_DIRECTIONS), help="Most directions.  [default: 32; linear: 16]")
+@click.option("--window", type=click.IntRange(1), help="Steps a window of q.  [default: whole epochs, >= 16 steps]")
+@click.option("--seed", type=click.IntRange(0, 2**64 - 1), default=1, help="Decides everything random.")
+@click.option(
+    "--eval-every", type=click.IntRange(0), default=20_000, help="Forward passes between evaluations; 0: none."
+)
+@click.option("--eval-images", type=click.IntRange(0, 65536), default=2000, help="Shifted test images to evaluate on.")
+@click.option("--keep", type=click.Choice(["last", "best"]), default="last", help="Weights to end with.")
+@click.option("--lockstep", type=click.IntRange(1), metavar="N", help="Run the twin alongside for N steps and compare.")
+@click.option("--run", "run_name", help="Run directory; a plain NAME means runs/NAME.  [default: from the image]")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue a run, wherever it stopped.")
+def main(**options) -> None:
+    """Adapt the network of a device image to a shifted domain on a board, with forward passes alone.
+
+    Leaves a run directory with the adapted .tflite, all measurements, and a log from which the weights can be made
+    again. A run that was stopped, by whatever, continues with --resume RUN as if nothing had happened; a larger
+    --budget (or --steps) then goes on from there.
+    """
+    run, splits = _resume(options) if options["resume"] else _create(options)
+    try:
+        with _resumable(run):
+            target = _open(run, options)
+            try:
+                summary = _train(run, target, *splits)
+            finally:
+                target.close()
+    finally:
+        run.close()
+    _print_summary(run, summary)
+
+
+def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
+    if options["image"] is None:
+        raise click.UsageError("name a device image with --image, or a run to continue with --resume.")
+    if options["budget"] is not None and options["steps"] is not None:
+        raise click.UsageError("--budget and --steps exclude each other.")
+    if options["batch"] > options["samples"]:
+        raise click.UsageError(f"--batch {options['batch']} is more than --samples {options['samples']}.")
+    q, q_max = (
+        given if given is not None else default
+        for given, default in zip((options["q"], options["q_max"]), Q_SCHEDULES[options["q_schedule"]], strict=True)
+    )
+    if options["q_schedule"] == "fixed" or (options["q_max"] is None and q > q_max):
+        q_max = q
+    if q > q_max:
+        raise click.UsageError(f"--q {q} is more than --q-max {q_max}.")
+    if options["steps"] is None and options["budget"] is None:
+        options["budget"] = DEFAULT_BUDGET
+    image = read_image(options["image"])
+    if options["mu"] > image.mu_max:
+        raise UserError(
+            f"--mu {options['mu']} is more than the {image.mu_max} that {options['image']} leaves room for: use a "
+            "smaller one, or convert the model with a larger --mu-max."
+        )
+    name = options["dataset"] or image.meta.get("dataset")
+    if name not in datasets.NAMES:
+        raise UserError(f"{options['image']} does not say which data set it was made for: name one with --dataset.")
+    config = Config(
+        image=str(options["image"]),
+        image_crc=image.crc,
+        samples_crc=0,
+        board=options["board"],
+        threads=options["threads"],
+        dataset=name,
+        data_dir=str(options["data_dir"]) if options["data_dir"] else None,
+        shift=options["shift"],
+        severity=options["severity"],
+        samples=options["samples"],
+        budget=options["budget"],
+        steps=options["steps"],
+        batch=options["batch"],
+        estimator=options["estimator_"],
+        mu=options["mu"],
+        lr=options["lr"],
+        lr_schedule=options["lr_schedule"],
+        coupling=options["coupling"],
+        rounding=options["rounding"],
+        q_schedule=options["q_schedule"],
+        q=q,
+        q_max=q_max,
+        window=options["window"] or 0,
+        seed=options["seed"],
+        eval_every=options["eval_every"],
+        eval_images=options["eval_images"],
+        keep=options["keep"],
+    )
+    splits = load_splits(config, image)
+    config = replace(config, samples_crc=checksum(splits[0]))
+    return Run.create(_run_path(options["run_name"], config), config, image), splits
+
+
+def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
+    """Continue under the run's own settings; those that do not change what a step computes may be given anew."""
+    context = click.get_current_context()
+    given = {name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
+    if stray := sorted(given - ON_RESUME):
+        flag = {"run_name": "run", "estimator_": "estimator"}.get(stray[0], stray[0]).replace("_", "-")
+        raise click.UsageError(f"--{flag} is settled by the run: it cannot be given with --resume.")
+    path = options["resume"]
+    old = read_config(path)
+    kind, other = ("budget", "steps") if old.budget is not None else ("steps", "budget")
+    if other in given:
+        raise click.UsageError(f"this run counts its budget in {kind}: give --{kind}.")
+    if kind in given and options[kind] < getattr(old, kind):
+        raise click.UsageError(f"--{kind} may only grow: the run has {getattr(old, kind)}.")
+    changes = {name: options[name] for name in given & {"board", "threads", "keep", kind}}
+    if "data_dir" in given:
+        changes["data_dir"] = str(options["data_dir"])
+    run = Run.resume(path)
+    splits = load_splits(replace(run.config, **changes), run.image)
+    if checksum(splits[0]) != run.config.samples_crc:
+        raise UserError(
+            f"the on-device images are not those that {path} was trained with so far: restore the data set's files "
+            f"({run.config.dataset}), or say with --data-dir where they are."
+        )
+    if changes:
+        run.reconfigure(replace(run.config, **changes))
+    return run, splits
+
+
+def read_image(path: Path) -> DeviceImage:
+    try:
+        return DeviceImage.read(path.read_bytes(), str(path))
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}): make it with python -m pipeline.convert."
+        ) from error
+
+
+def load_splits(config: Config, image: DeviceImage) -> tuple[Split, Split]:
+    """The on-device set and the evaluation images, shifted. Raises UserError where they do not fit the network."""
+    size = image.input
+    if size.height != size.width:
+        raise UserError(f"the network takes images of {size.height}x{size.width}: only square ones are supported.")
+    data = datasets.load(
+        config.dataset,
+        data_dir=Path(config.data_dir) if config.data_dir else None,
+        size=size.height,
+        channels=size.channels,
+        resize=size.preprocessing.resize,
+        limit=max(config.samples, config.eval_images),
+    )
+    if data.classes != image.classes:
+        raise UserError(
+            f"the network has {image.classes} classes, {config.dataset} has {data.classes}: choose the --dataset that "
+            "the model was made for, or convert a model for this one."
+        )
+    if len(data.adapt) < config.samples:
+        raise UserError(f"{config.dataset} has {len(data.adapt)} images for the device: use fewer --samples.")
+    train, test = data.adapt.head(config.samples), data.test.head(config.eval_images)
+    return tuple(
+        Split(shifts.apply(config.shift, split.images, config.severity, seed), split.labels)
+        for split, seed in ((train, ADAPT_SHIFT_SEED), (test, TEST_SHIFT_SEED))
+    )
+
+
+def _run_path(name: str | None, config: Config) -> Path:
+    if name is not None:
+        return Path(name) if "/" in name else Path("runs") / name
+    stem = f"{Path(config.image).stem}-{config.shift}-{config.seed}"
+    candidates = (Path("runs") / (stem if i == 1 else f"{stem}-{i}") for i in range(1, 1000))
+    return next(path for path in candidates if not path.exists())
+
+
+def _open(run: Run, options: dict[str, Any]) -> Target:
+    """The board of the run, alone or in lockstep with the twin."""
+    config = run.config
+
+    def twin() -> Target:
+        from pipeline.targets.twin import Twin
+
+        return Twin(run.image, config.threads)
+
+    if config.board == "twin":
+        target = twin()
+    else:
+        from pipeline.targets.boards import open_board
+
+        target = open_board(
+            config.board,
+            run.image.raw,
+            threads=config.threads,
+            memory=options["memory"],
+            port=options["port"],
+        )
+    try:
+        if target.info.image_crc != run.image.crc:
+            raise UserError(
+                f"the {config.board} board runs image {target.info.image_crc:08x}, the run was made with "
+                f"{run.image.crc:08x}: load {run.path / 'image.zimg'} onto the board."
+            )
+        if options["lockstep"]:
+            from pipeline.targets.lockstep import Lockstep
+
+            return Lockstep(target, twin(), options["lockstep"])
+    except BaseException:
+        target.close()
+        raise
+    return target
+
+
+def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
+    config, watch = run.config, Stopwatch()
+    trainer = Trainer(run, target, Samples(target, train, test, config.batch, watch), watch)
+    click.echo(f"run {run.path}: {config.image} on the {target.info.board} board, {config.shift} {config.severity}")
+    with _bar(len(run.records), "restoring", "step", disable=not run.records) as bar:
+        trainer.prepare()
+        for _ in trainer.restore():
+            bar.update()
+    by_steps = config.budget is None
+    total = config.steps if by_steps else config.budget
+    done = trainer.state.step if by_steps else trainer.state.passes
+    with _bar(total, "training", "step" if by_steps else "pass", initial=done) as bar:
+        accuracy = next((line.accuracy for line in reversed(run.metrics) if line.accuracy is not None), None)
+        for line in trainer.steps():
+            accuracy = line.accuracy if line.accuracy is not None else accuracy
+            shown = {"q": line.q, "loss": f"{line.loss:.3f}", "accuracy": _percent(accuracy)}
+            bar.set_postfix(shown, refresh=False)
+            bar.update((line.step if by_steps else line.forward_passes) - bar.n)
+        saturated = sum(line.saturated for line in run.metrics)
+    if saturated:
+        click.echo(
+            f"note: {saturated} coefficients were cut to the largest that a board takes; a smaller --lr avoids it."
+        )
+    return trainer.finish()
+
+
+def _bar(total: int, what: str, unit: str, **settings) -> tqdm:
+    rare = {} if sys.stderr.isatty() else {"mininterval": 10.0}
+    return tqdm(total=total, desc=what, unit=unit, unit_scale=unit == "pass", dynamic_ncols=True, **rare, **settings)
+
+
+@contextmanager
+def _resumable(run: Run) -> Iterator[None]:
+    """Whatever stops a run, say how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        step = len(run.records)
+        click.echo(f"\nstopped by Ctrl-C after step {step}: every step is kept; {run.resume_hint}", err=True)
+        sys.exit(130)
+    except UserError as error:
+        if run.resume_hint in str(error):
+            raise
+        raise UserError(f"{error} Every step up to {len(run.records)} is kept; {run.resume_hint}") from error
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def _print_summary(run: Run, s: Summary) -> None:
+    rows = [
+        (
+            "accuracy",
+            f"{_percent(s.accuracy_before)} -> {_percent(s.accuracy_after)} on {run.config.eval_images} test images",
+        ),
+        ("training loss", f"{s.loss_before:.3f} -> {s.loss_after:.3f} nats"),
+        ("forward passes", f"{s.forward_passes:,} in {s.steps} steps, and {s.evaluation_passes:,} to evaluate"),
+        ("seconds", ", ".join(f"{purpose} {value:.1f}" for purpose, value in sorted(s.seconds.items()))),
+        ("speed", f"{s.passes_per_second:,.0f} forward passes/s on {s.board} ({s.runner}, {s.threads} threads)"),
+        ("weights", f"{s.weights_changed:,} of {s.weights:,} differ from the image; CRC-32 {s.weights_crc:08x}"),
+        *((f"memory: {purpose}", f"{size:,} bytes") for purpose, size in s.memory.items()),
+        ("adapted model", f"{run.path / 'adapted.tflite'} (the weights after step {s.kept_step})"),
+    ]
+    for name, value in rows:
+        click.echo(f"  {name:<24} {value}")
+    if s.loss_after > s.loss_before:
+        click.echo(f"warning: the training loss ended above its start ({s.loss_after:.3f} > {s.loss_before:.3f}).")
+        if s.best is not None and s.best.steps != s.kept_step:
+            click.echo(
+                f"The best window ended at step {s.best.steps} with {s.best.loss:.3f} nats. For those weights: "
+                f"python -m pipeline.replay {run.path} --step {s.best.steps} --output {run.path / 'best.tflite'}"
+            )
+        else:
+            click.echo("Try a smaller --lr, or another --q-schedule; the image itself is still the better model.")
+
+
+if __name__ == "__main__":
+    main()
