@@ -70,6 +70,25 @@ def check_shape(model: Any) -> tuple[tuple[int, int, int], int]:
     return inputs[1:], outputs[1]
 
 
+def ends_in_softmax(model: Any) -> bool:
+    last = model.layers[-1]
+    activation = getattr(last, "activation", None)
+    return type(last).__name__ == "Softmax" or getattr(activation, "__name__", "") == "softmax"
+
+
+def without_softmax(model: Any) -> Any:
+    """The same model with logits out; for a model that ends in a softmax layer or activation."""
+    last = model.layers[-1]
+    library = keras if isinstance(model, keras.Model) else __import__("keras")
+    if not last.weights:  # a layer of its own
+        return library.Model(model.inputs, last.input)
+    config = last.get_config() | {"activation": "linear"}
+    logits = type(last).from_config(config)
+    output = logits(last.input)
+    logits.set_weights(last.get_weights())
+    return library.Model(model.inputs, output)
+
+
 def quantize_aware(model: keras.Model, calibration: np.ndarray) -> keras.Model:
     """A copy of `model` with fake quantisation, its activation ranges set from real inputs.
 
