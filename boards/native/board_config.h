@@ -1,0 +1,10 @@
+/* Limits of the native board: a host process has memory to spare. */
+#ifndef BOARD_CONFIG_H
+#define BOARD_CONFIG_H
+
+#define BOARD_NAME        "native"
+#define BOARD_MAX_PAYLOAD (64 * 1024)
+#define BOARD_MAX_BATCH   1024
+#define BOARD_MAX_WORKERS 64
+
+#endif

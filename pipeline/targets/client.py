@@ -1,0 +1,207 @@
+"""A board as a target: the commands of docs/protocol.md, packed, sent and checked."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from converters.device_image import DeviceImage
+from converters.errors import UserError
+from pipeline.targets.link import Link, LinkClosed, Refused
+from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, TargetInfo, Update, UpdateResult
+
+PROTOCOL_VERSION = 1
+
+# tflm_app/app/commands.h
+HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ = 0x01, 0x10, 0x11, 0x12, 0x13
+PIXELS, LABELS, SELECT = 0x20, 0x21, 0x22
+LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC = 0x30, 0x31, 0x32, 0x33, 0x34
+BOTH_SIDES, PLUS_SIDE = 0, 1
+
+_HELLO = struct.Struct("<HH12I9I16s16s")
+_LOSS = struct.Struct("<QI4x")
+MEMORY_ROWS = (
+    "weights", "model", "activations", "scratch", "packed", "training", "batch", "samples", "link",
+)  # fmt: skip
+
+QUICK_TIMEOUT = 10.0  # s, for commands that only move bytes
+COMPUTE_TIMEOUT = 600.0  # s, for commands that run forward passes
+
+
+def _tag(number: int) -> str:
+    return number.to_bytes(4, "little").decode("latin-1")
+
+
+# tflm_app/app/status.h: what happened and what to do.
+SENTENCES: dict[int, Callable[[int, int], str]] = {
+    1: lambda a, b: f"the board does not know command 0x{a:02x}: flash the firmware of this version.",
+    2: lambda a, b: f"the board got {a} bytes where {b} were expected: flash the firmware of this version.",
+    3: lambda a, b: "the board has no image: it was reset; resume the run, which loads it again.",
+    4: lambda a, b: f"the image arrived out of order (offset {a} instead of {b}): start again.",
+    5: lambda a, b: f"the image has {a:,} bytes, the board has room for {b:,}: use a narrower or smaller network.",
+    6: lambda a, b: "the board says that this is not a device image: make one with python -m pipeline.convert.",
+    7: lambda a, b: f"the image has version {a}, the board reads version {b}: convert anew or update the firmware.",
+    8: lambda a, b: f"the image was made for runner {a}, the board has runner {b}: convert the model for this board.",
+    9: lambda a, b: f"the image arrived damaged (CRC-32 {a:08x} instead of {b:08x}): copy or make it anew.",
+    10: lambda a, b: f"the image's section '{_tag(a)}' is missing or inconsistent: make the image anew.",
+    11: lambda a, b: f"the image's plan is inconsistent (entry {a}, check {b}): make the image anew.",
+    12: lambda a, b: f"the image's trainable weights are inconsistent (segment {a}, check {b}): make the image anew.",
+    13: lambda a, b: (
+        f"the network needs {a:,} bytes beside its weights, the board has {b:,} left: "
+        "use a smaller input or network, or fewer threads."
+    ),
+    14: lambda a, b: f"samples up to {a:,} were named, the board has {b:,}: use fewer samples.",
+    15: lambda a, b: f"label {a} is beyond the network's {b} classes: choose the data set that it was made for.",
+    16: lambda a, b: "the batch is empty: select samples first.",
+    17: lambda a, b: f"a batch of {a} samples is beyond the board's limit of {b}: use a smaller --batch.",
+    18: lambda a, b: f"mu {a} is not between 1 and the image's headroom {b}: lower --mu or convert with --mu-max.",
+    19: lambda a, b: f"{a} directions are not between 1 and {b}: lower q.",
+    20: lambda a, b: f"coefficient {a} is beyond 2^24: lower --lr.",
+    21: lambda a, b: f"the board does not know rounding {a}: flash the firmware of this version.",
+    22: lambda a, b: f"a read up to {a} is beyond the image's {b} bytes: flash the firmware of this version.",
+}
+
+
+class Board:
+    """A board behind a link, with an image loaded. Implements pipeline.targets.target.Target."""
+
+    def __init__(self, link: Link, image: bytes, *, describe_end: Callable[[], str] = lambda: ""):
+        """Load the image. describe_end tells, when the link is gone, what became of the board."""
+        self._link = link
+        self._describe_end = describe_end
+        self.image = DeviceImage.read(image)
+        try:
+            self.info = self._hello()
+            self._load()
+        except BaseException:
+            link.close()
+            raise
+
+    # -- commands ----------------------------------------------------------------------------------------------------
+
+    def _command(self, kind: int, payload: bytes = b"", *, timeout: float = QUICK_TIMEOUT) -> bytes:
+        try:
+            return self._link.command(kind, payload, timeout=timeout)
+        except Refused as e:
+            self._refuse(e)
+        except LinkClosed as e:
+            raise UserError(f"the board is gone: its link closed{self._describe_end()}.") from e
+
+    @staticmethod
+    def _refuse(e: Refused) -> NoReturn:
+        sentence = SENTENCES.get(e.code, lambda a, b: f"the board refused with unknown status {e.code} ({a}, {b}).")
+        raise UserError(sentence(e.a, e.b)) from e
+
+    def _hello(self) -> TargetInfo:
+        reply = self._command(HELLO)
+        if len(reply) < 2 or int.from_bytes(reply[:2], "little") != PROTOCOL_VERSION or len(reply) != _HELLO.size:
+            found = int.from_bytes(reply[:2], "little")
+            raise UserError(
+                f"the board speaks protocol version {found}, this program version {PROTOCOL_VERSION}: "
+                "build and flash the firmware of this version."
+            )
+        fields = _HELLO.unpack(reply)
+        self._max_payload, max_batch, _, workers = fields[2:6]
+        _, image_crc, weights_crc, weights, mu_max, classes, sample_bytes, capacity = fields[6:14]
+        board, runner = (s.rstrip(b"\0").decode("latin-1") for s in fields[-2:])
+        return TargetInfo(
+            board=board,
+            runner=runner,
+            image_crc=image_crc,
+            weights_crc=weights_crc,
+            weights=weights,
+            mu_max=mu_max,
+            classes=classes,
+            sample_bytes=sample_bytes,
+            capacity=capacity,
+            max_batch=max_batch,
+            threads=workers,
+            memory=dict(zip(MEMORY_ROWS, fields[14:23], strict=True)),
+        )
+
+    def _load(self) -> None:
+        raw = self.image.raw
+        self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
+        step = self._max_payload - 4
+        for at in range(0, len(raw), step):
+            self._command(LOAD_DATA, struct.pack("<I", at) + raw[at : at + step])
+        self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
+        self.info = self._hello()
+        if self.info.image_crc != self.image.crc:
+            raise UserError("the board loaded another image than was sent: reset the board and try again.")
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes of the image as they are on the board now."""
+        parts = []
+        for at in range(offset, offset + size, self._max_payload):
+            count = min(self._max_payload, offset + size - at)
+            parts.append(self._command(READ, struct.pack("<II", at, count)))
+        return b"".join(parts)
+
+    def logits(self) -> np.ndarray:
+        """int8 [batch, classes] of the current batch."""
+        reply = self._command(LOGITS, timeout=COMPUTE_TIMEOUT)
+        return np.frombuffer(reply, np.int8).reshape(-1, self.info.classes)
+
+    # -- Target ------------------------------------------------------------------------------------------------------
+
+    def write_samples(self, first: int, pixels: np.ndarray, labels: np.ndarray) -> None:
+        flat = np.ascontiguousarray(pixels, np.uint8).reshape(-1)
+        if flat.size != len(labels) * self.info.sample_bytes:
+            raise UserError(
+                f"images of {flat.size // max(1, len(labels)):,} bytes do not fit the network's input of "
+                f"{self.info.sample_bytes:,}: choose the input size and channels that the image was made for."
+            )
+        step = (self._max_payload - 4) // 4 * 4
+        start = first * self.info.sample_bytes
+        for at in range(0, flat.size, step):
+            self._command(PIXELS, struct.pack("<I", start + at) + flat[at : at + step].tobytes())
+        codes = np.asarray(labels, "<u2")
+        for at in range(0, len(codes), step // 2):
+            self._command(LABELS, struct.pack("<I", first + at) + codes[at : at + step // 2].tobytes())
+
+    def select(self, slots: Sequence[int]) -> None:
+        self._command(SELECT, np.asarray(slots, "<u4").tobytes())
+
+    def loss(self) -> BatchLoss:
+        return BatchLoss(*_LOSS.unpack(self._command(LOSS, timeout=COMPUTE_TIMEOUT)))
+
+    def _probe(self, seed: int, mu: int, sides: int) -> tuple[BatchLoss, BatchLoss]:
+        reply = self._command(PROBE, struct.pack("<QII", seed, mu, sides), timeout=COMPUTE_TIMEOUT)
+        return BatchLoss(*_LOSS.unpack_from(reply)), BatchLoss(*_LOSS.unpack_from(reply, _LOSS.size))
+
+    def probe(self, seed: int, mu: int) -> Probe:
+        return Probe(*self._probe(seed, mu, BOTH_SIDES))
+
+    def probe_plus(self, seed: int, mu: int) -> BatchLoss:
+        return self._probe(seed, mu, PLUS_SIDE)[0]
+
+    def update(self, update: Update) -> UpdateResult:
+        q = len(update.seeds)
+        head = struct.pack("<QII", update.rounding_seed, int(update.rounding == STOCHASTIC), q)
+        body = struct.pack(f"<{q}Q{q}i", *update.seeds, *update.coefficients)
+        return UpdateResult(*struct.unpack("<III", self._command(UPDATE, head + body, timeout=COMPUTE_TIMEOUT)))
+
+    def weights_crc(self) -> int:
+        return int.from_bytes(self._command(WEIGHTS_CRC, timeout=COMPUTE_TIMEOUT), "little")
+
+    def read_tflite(self) -> bytes:
+        offset = self.image.raw.index(self.image.tflite)
+        return self.read(offset, len(self.image.tflite))
+
+    def reset_weights(self) -> int:
+        """Loads the image again: no copy of its weights lies on the board. The sample store is empty afterwards."""
+        self._load()
+        return self.info.weights_crc
+
+    def refresh(self) -> TargetInfo:
+        """Ask again: weights CRC and memory rows as they are now."""
+        self.info = self._hello()
+        return self.info
+
+    def close(self) -> None:
+        self._link.close()

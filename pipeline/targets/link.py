@@ -1,0 +1,108 @@
+"""Frames over a byte stream: COBS(type, sequence, payload, CRC-32) and a zero byte, stop-and-wait (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+from cobs import cobs
+
+from converters.errors import UserError
+
+REPLY = 0x80
+DAMAGED = 0xFE
+REFUSED = 0xFF
+ATTEMPTS = 5
+
+
+class LinkClosed(Exception):
+    """The other side has gone."""
+
+
+class Transport(Protocol):
+    """A byte stream. read waits up to timeout seconds and returns b"" when nothing came; LinkClosed at the end."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def read(self, timeout: float) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+class Refused(Exception):
+    """The board refused a command: a code of app/status.h and its two numbers."""
+
+    def __init__(self, code: int, a: int, b: int):
+        super().__init__(f"status {code} ({a}, {b})")
+        self.code, self.a, self.b = code, a, b
+
+
+def encode(kind: int, sequence: int, payload: bytes) -> bytes:
+    body = bytes((kind, sequence)) + payload
+    return cobs.encode(body + zlib.crc32(body).to_bytes(4, "little")) + b"\0"
+
+
+def decode(frame: bytes) -> tuple[int, int, bytes] | None:
+    """(type, sequence, payload) of a frame without its delimiter, or None when it is damaged."""
+    try:
+        body = cobs.decode(frame)
+    except cobs.DecodeError:
+        return None
+    if len(body) < 6 or zlib.crc32(body[:-4]) != int.from_bytes(body[-4:], "little"):
+        return None
+    return body[0], body[1], body[2:-4]
+
+
+class Link:
+    """Commands and their answers over a transport; what is lost or damaged is sent again, and executed once."""
+
+    def __init__(self, transport: Transport):
+        self._transport = transport
+        self._sequence = 0
+        self._received = bytearray()
+
+    def command(self, kind: int, payload: bytes = b"", *, timeout: float) -> bytes:
+        """The payload of the answer.
+
+        timeout: seconds without an answer after which the command is sent again.
+        Raises Refused, LinkClosed, or UserError when the board does not answer at all.
+        """
+        self._sequence = (self._sequence + 1) & 0xFF
+        request = encode(kind, self._sequence, payload)
+        for _ in range(ATTEMPTS):
+            self._transport.write(request)
+            answer = self._answer(kind, timeout)
+            if answer is not None:
+                return answer
+        raise UserError(
+            f"the board did not answer command 0x{kind:02x} in {ATTEMPTS} tries of {timeout:g} s: check that it runs "
+            "the firmware of this version, its port and its baud rate, then reset it and try again."
+        )
+
+    def _answer(self, kind: int, timeout: float) -> bytes | None:
+        """The answer to the command just sent, or None when it has to be sent again."""
+        while (frame := self._frame(timeout)) is not None:
+            reply, sequence, payload = frame
+            if reply == DAMAGED:
+                return None
+            if sequence != self._sequence:
+                continue  # a late answer to something sent before
+            if reply == REFUSED and len(payload) == 12:
+                raise Refused(*(int.from_bytes(payload[i : i + 4], "little") for i in (0, 4, 8)))
+            if reply == kind | REPLY:
+                return payload
+        return None
+
+    def _frame(self, timeout: float) -> tuple[int, int, bytes] | None:
+        """The next intact frame, or None after timeout seconds without one or when a damaged one came."""
+        while (end := self._received.find(0)) < 0:
+            data = self._transport.read(timeout)
+            if not data:
+                return None
+            self._received += data
+        frame = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return decode(frame) if frame else self._frame(timeout)
+
+    def close(self) -> None:
+        self._transport.close()

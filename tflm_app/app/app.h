@@ -1,0 +1,65 @@
+/* The application: one context, one loop that answers one command after the other. */
+#ifndef APP_APP_H
+#define APP_APP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "app/status.h"
+#include "image/image.h"
+#include "link/frame.h"
+#include "port/port.h"
+#include "runners/runner.h"
+
+enum { APP_PROTOCOL_VERSION = 1 };
+
+/* Labelled images that stay on the device: pixels one after the other, as the data set has them. */
+struct sample_store {
+    uint16_t *labels;
+    uint8_t *pixels;
+    uint32_t capacity, count; /* samples; slots 0 .. count - 1 are filled */
+};
+
+struct batch_loss {
+    uint64_t loss; /* Q16 nats, summed over the batch */
+    uint32_t correct;
+};
+
+struct app {
+    struct frame_link link;
+    struct frame request;
+    uint32_t answered_crc; /* of the request that reply answers */
+    uint8_t reply_type;
+    uint32_t reply_size;
+    _Alignas(8) uint8_t reply[BOARD_MAX_PAYLOAD];
+
+    bool loading, loaded;
+    uint32_t load_size, load_at, load_crc;
+    struct image image;
+    struct runner runner;
+    uint8_t *work[BOARD_MAX_WORKERS];
+    uint32_t workers;
+    struct sample_store samples;
+
+    uint32_t batch[BOARD_MAX_BATCH]; /* slots */
+    uint32_t batch_size;
+    struct batch_loss partial[BOARD_MAX_WORKERS];
+    int8_t *logits; /* where the forward passes of a LOGITS command leave theirs, else NULL */
+};
+
+/* Answer commands until the link closes. */
+void app_run(struct app *app);
+
+/* Execute the command in app->request and leave the answer in app->reply (commands.c). */
+void app_execute(struct app *app);
+
+/* Image and memory (load.c). */
+struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc);
+struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *data, uint32_t size);
+struct status app_load_end(struct app *app);
+
+/* Forward passes over the batch (evaluate.c). */
+struct batch_loss app_evaluate(struct app *app);
+void app_perturb(struct app *app, uint64_t seed, int step);
+
+#endif

@@ -1,0 +1,281 @@
+#include "app/commands.h"
+
+#include <string.h>
+
+#include "app/app.h"
+
+typedef struct status handler(struct app *app, const uint8_t *payload, uint32_t size);
+
+static void *reply(struct app *app, uint32_t size)
+{
+    app->reply_size = size;
+    return memset(app->reply, 0, size);
+}
+
+static struct status ok(void)
+{
+    return STATUS(STATUS_OK, 0, 0);
+}
+
+static void report_memory(const struct app *app, struct memory_report *m)
+{
+    const struct image *image = &app->image;
+    m->weights = image->weight_count;
+    m->model = image->size - image->weight_count - (uint32_t)sizeof *image->loss;
+    m->activations = (uint32_t)app->runner.memory.activations * app->workers;
+    m->scratch = (uint32_t)app->runner.memory.scratch * app->workers;
+    m->training = (uint32_t)(sizeof *image->loss + sizeof app->partial + sizeof(struct update_request) +
+                             ZO_MAX_DIRECTIONS * (sizeof(uint64_t) + sizeof(int32_t)));
+    m->batch = (uint32_t)sizeof app->batch;
+    m->samples = app->samples.count * (image_sample_bytes(image) + (uint32_t)sizeof(uint16_t));
+    m->link = (uint32_t)(sizeof app->link + sizeof app->request + sizeof app->reply);
+}
+
+static struct status hello(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    (void)payload;
+    if (size != 0)
+        return STATUS(STATUS_BAD_LENGTH, size, 0);
+    struct hello_reply *r = reply(app, sizeof *r);
+    r->protocol = APP_PROTOCOL_VERSION;
+    r->runner = IMAGE_RUNNER_INT8;
+    r->max_payload = BOARD_MAX_PAYLOAD;
+    r->max_batch = BOARD_MAX_BATCH;
+    r->image_capacity = (uint32_t)port_region(PORT_IMAGE)->size;
+    r->workers = port_workers();
+    strncpy(r->board, BOARD_NAME, sizeof r->board - 1);
+    strncpy(r->runner_name, runner_name(), sizeof r->runner_name - 1);
+    if (app->loaded) {
+        const struct image *image = &app->image;
+        r->loaded = 1;
+        r->image_crc = image->crc;
+        r->weights_crc = zo_weights_crc(&image->weights);
+        r->weights = image->weight_count;
+        r->mu_max = image->mu_max;
+        r->classes = image->loss->classes;
+        r->sample_bytes = image_sample_bytes(image);
+        r->sample_capacity = app->samples.capacity;
+        report_memory(app, &r->memory);
+    }
+    return ok();
+}
+
+static struct status load_begin(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct load_begin *p = (const struct load_begin *)payload;
+    return size == sizeof *p ? app_load_begin(app, p->size, p->crc) : STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+}
+
+static struct status load_data(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct load_data *p = (const struct load_data *)payload;
+    if (size < sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    return app_load_data(app, p->offset, payload + sizeof *p, size - (uint32_t)sizeof *p);
+}
+
+static struct status load_end(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    (void)payload;
+    return size == 0 ? app_load_end(app) : STATUS(STATUS_BAD_LENGTH, size, 0);
+}
+
+static struct status read_image(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct read_request *p = (const struct read_request *)payload;
+    if (size != sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    if ((uint64_t)p->offset + p->size > app->image.size || p->size > sizeof app->reply)
+        return STATUS(STATUS_READ_RANGE, p->offset + p->size, app->image.size);
+    memcpy(reply(app, p->size), app->image.base + p->offset, p->size);
+    return ok();
+}
+
+static struct status write_pixels(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct pixels *p = (const struct pixels *)payload;
+    if (size < sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    size -= (uint32_t)sizeof *p;
+    uint64_t room = (uint64_t)app->samples.capacity * image_sample_bytes(&app->image);
+    if ((uint64_t)p->offset + size > room)
+        return STATUS(STATUS_SAMPLES_RANGE, p->offset + size, room);
+    memcpy(app->samples.pixels + p->offset, payload + sizeof *p, size);
+    return ok();
+}
+
+static struct status write_labels(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct labels *p = (const struct labels *)payload;
+    const uint16_t *labels = (const uint16_t *)(payload + sizeof *p);
+    struct sample_store *store = &app->samples;
+    if (size < sizeof *p || size % sizeof *labels)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    uint32_t count = (size - (uint32_t)sizeof *p) / (uint32_t)sizeof *labels;
+    if (p->first > store->count || count > store->capacity - p->first)
+        return STATUS(STATUS_SAMPLES_RANGE, p->first + count, store->capacity);
+    for (uint32_t i = 0; i < count; i++)
+        if (labels[i] >= app->image.loss->classes)
+            return STATUS(STATUS_LABEL_RANGE, labels[i], app->image.loss->classes);
+    memcpy(store->labels + p->first, labels, count * sizeof *labels);
+    store->count = p->first + count > store->count ? p->first + count : store->count;
+    return ok();
+}
+
+static struct status select_batch(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const uint32_t *slots = (const uint32_t *)payload;
+    uint32_t count = size / (uint32_t)sizeof *slots;
+    if (size % sizeof *slots)
+        return STATUS(STATUS_BAD_LENGTH, size, count * sizeof *slots);
+    if (count == 0)
+        return STATUS(STATUS_BATCH_EMPTY, 0, 0);
+    if (count > BOARD_MAX_BATCH)
+        return STATUS(STATUS_BATCH_TOO_LARGE, count, BOARD_MAX_BATCH);
+    for (uint32_t i = 0; i < count; i++)
+        if (slots[i] >= app->samples.count)
+            return STATUS(STATUS_SAMPLES_RANGE, slots[i] + 1, app->samples.count);
+    memcpy(app->batch, slots, size);
+    app->batch_size = count;
+    return ok();
+}
+
+static struct loss_reply as_reply(struct batch_loss loss)
+{
+    return (struct loss_reply){loss.loss, loss.correct, 0};
+}
+
+static struct status logits(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    (void)payload;
+    if (size != 0)
+        return STATUS(STATUS_BAD_LENGTH, size, 0);
+    uint32_t classes = app->image.loss->classes;
+    if ((uint64_t)app->batch_size * classes > sizeof app->reply)
+        return STATUS(STATUS_BATCH_TOO_LARGE, app->batch_size, sizeof app->reply / classes);
+    app->logits = reply(app, app->batch_size * classes);
+    app_evaluate(app);
+    app->logits = NULL;
+    return ok();
+}
+
+static struct status loss(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    (void)payload;
+    if (size != 0)
+        return STATUS(STATUS_BAD_LENGTH, size, 0);
+    struct loss_reply *r = reply(app, sizeof *r);
+    *r = as_reply(app_evaluate(app));
+    return ok();
+}
+
+/* Both sides of a direction. The weights end as they began: headroom makes every step exact. */
+static struct status probe(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct probe_request *p = (const struct probe_request *)payload;
+    if (size != sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    if (p->mu < 1 || p->mu > app->image.mu_max)
+        return STATUS(STATUS_MU_RANGE, p->mu, app->image.mu_max);
+    int mu = (int)p->mu;
+    struct probe_reply *r = reply(app, sizeof *r);
+    app_perturb(app, p->seed, mu);
+    r->plus = as_reply(app_evaluate(app));
+    if (p->sides == PROBE_PLUS) {
+        app_perturb(app, p->seed, -mu);
+        return ok();
+    }
+    app_perturb(app, p->seed, -2 * mu);
+    r->minus = as_reply(app_evaluate(app));
+    app_perturb(app, p->seed, mu);
+    return ok();
+}
+
+static struct status update(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct update_request *p = (const struct update_request *)payload;
+    if (size < sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    if (p->directions < 1 || p->directions > ZO_MAX_DIRECTIONS)
+        return STATUS(STATUS_DIRECTIONS, p->directions, ZO_MAX_DIRECTIONS);
+    if (p->rounding != ZO_NEAREST && p->rounding != ZO_STOCHASTIC)
+        return STATUS(STATUS_ROUNDING, p->rounding, 0);
+    const uint64_t *seeds = (const uint64_t *)(payload + sizeof *p);
+    const int32_t *coefficients = (const int32_t *)(seeds + p->directions);
+    uint32_t expected = (uint32_t)sizeof *p + p->directions * (uint32_t)(sizeof *seeds + sizeof *coefficients);
+    if (size != expected)
+        return STATUS(STATUS_BAD_LENGTH, size, expected);
+    for (uint32_t j = 0; j < p->directions; j++)
+        if (coefficients[j] > ZO_MAX_COEFFICIENT || coefficients[j] < -ZO_MAX_COEFFICIENT)
+            return STATUS(STATUS_COEFFICIENT, j, 0);
+    struct zo_update request = {
+        .rounding = p->rounding,
+        .rounding_seed = p->rounding_seed,
+        .directions = p->directions,
+        .seeds = seeds,
+        .coefficients = coefficients,
+    };
+    struct zo_update_result result = zo_apply_update(&app->image.weights, &request);
+    runner_weights_written(&app->runner);
+    struct update_reply *r = reply(app, sizeof *r);
+    *r = (struct update_reply){result.changed, result.at_rail, zo_weights_crc(&app->image.weights)};
+    return ok();
+}
+
+static struct status weights_crc(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    (void)payload;
+    if (size != 0)
+        return STATUS(STATUS_BAD_LENGTH, size, 0);
+    uint32_t *r = reply(app, sizeof *r);
+    *r = zo_weights_crc(&app->image.weights);
+    return ok();
+}
+
+enum need { NEEDS_NOTHING, NEEDS_IMAGE, NEEDS_BATCH };
+
+static const struct {
+    enum command command;
+    enum need need;
+    handler *handle;
+} commands[] = {
+    {COMMAND_HELLO, NEEDS_NOTHING, hello},
+    {COMMAND_LOAD_BEGIN, NEEDS_NOTHING, load_begin},
+    {COMMAND_LOAD_DATA, NEEDS_NOTHING, load_data},
+    {COMMAND_LOAD_END, NEEDS_NOTHING, load_end},
+    {COMMAND_READ, NEEDS_IMAGE, read_image},
+    {COMMAND_PIXELS, NEEDS_IMAGE, write_pixels},
+    {COMMAND_LABELS, NEEDS_IMAGE, write_labels},
+    {COMMAND_SELECT, NEEDS_IMAGE, select_batch},
+    {COMMAND_LOGITS, NEEDS_BATCH, logits},
+    {COMMAND_LOSS, NEEDS_BATCH, loss},
+    {COMMAND_PROBE, NEEDS_BATCH, probe},
+    {COMMAND_UPDATE, NEEDS_IMAGE, update},
+    {COMMAND_WEIGHTS_CRC, NEEDS_IMAGE, weights_crc},
+};
+
+static struct status execute(struct app *app)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (commands[i].command != app->request.type)
+            continue;
+        if (commands[i].need >= NEEDS_IMAGE && !app->loaded)
+            return STATUS(STATUS_NO_IMAGE, 0, 0);
+        if (commands[i].need == NEEDS_BATCH && app->batch_size == 0)
+            return STATUS(STATUS_BATCH_EMPTY, 0, 0);
+        return commands[i].handle(app, app->request.payload, app->request.size);
+    }
+    return STATUS(STATUS_UNKNOWN_COMMAND, app->request.type, 0);
+}
+
+void app_execute(struct app *app)
+{
+    app->reply_size = 0;
+    app->reply_type = app->request.type | REPLY_OK;
+    struct status status = execute(app);
+    if (status.code) {
+        app->reply_type = REPLY_REFUSED;
+        struct refusal *refusal = reply(app, sizeof *refusal);
+        *refusal = (struct refusal){status.code, status.a, status.b};
+    }
+}

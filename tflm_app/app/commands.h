@@ -1,0 +1,100 @@
+/* Commands and their payloads (docs/protocol.md). Little-endian, naturally aligned; the host packs the same. */
+#ifndef APP_COMMANDS_H
+#define APP_COMMANDS_H
+
+#include <stdint.h>
+
+enum command {
+    COMMAND_HELLO = 0x01,
+    COMMAND_LOAD_BEGIN = 0x10,
+    COMMAND_LOAD_DATA = 0x11,
+    COMMAND_LOAD_END = 0x12,
+    COMMAND_READ = 0x13,
+    COMMAND_PIXELS = 0x20,
+    COMMAND_LABELS = 0x21,
+    COMMAND_SELECT = 0x22,
+    COMMAND_LOGITS = 0x30,
+    COMMAND_LOSS = 0x31,
+    COMMAND_PROBE = 0x32,
+    COMMAND_UPDATE = 0x33,
+    COMMAND_WEIGHTS_CRC = 0x34,
+};
+
+enum reply {
+    REPLY_OK = 0x80,      /* or'ed with the command */
+    REPLY_DAMAGED = 0xFE, /* what arrived is no frame: send it again */
+    REPLY_REFUSED = 0xFF, /* payload: struct refusal */
+};
+
+struct refusal {
+    uint32_t code, a, b; /* enum status_code and its numbers */
+};
+
+/* Bytes by purpose, for people and for the decision whether a model fits. */
+struct memory_report {
+    uint32_t weights;     /* trainable, in place */
+    uint32_t model;       /* the rest of the image */
+    uint32_t activations; /* of all workers */
+    uint32_t scratch;     /* the kernels', of all workers */
+    uint32_t packed;      /* copies of weights in another layout */
+    uint32_t training;    /* everything that training needs beside its batch: loss table, directions, sums */
+    uint32_t batch;       /* slots of the selected samples */
+    uint32_t samples;     /* the sample store as far as it is filled */
+    uint32_t link;        /* buffers */
+};
+
+struct hello_reply {
+    uint16_t protocol, runner;
+    uint32_t max_payload, max_batch, image_capacity, workers;
+    uint32_t loaded; /* 0 or 1; what follows is 0 without an image */
+    uint32_t image_crc, weights_crc, weights, mu_max, classes, sample_bytes, sample_capacity;
+    struct memory_report memory;
+    char board[16], runner_name[16]; /* zero-padded */
+};
+
+struct load_begin {
+    uint32_t size, crc;
+};
+
+struct load_data {
+    uint32_t offset; /* bytes follow */
+};
+
+struct read_request {
+    uint32_t offset, size;
+};
+
+struct pixels {
+    uint32_t offset; /* in the sample store, in bytes; pixels follow */
+};
+
+struct labels {
+    uint32_t first; /* slot; uint16 labels follow */
+};
+
+struct loss_reply {
+    uint64_t loss;
+    uint32_t correct, reserved;
+};
+
+enum { PROBE_BOTH_SIDES = 0, PROBE_PLUS = 1 };
+
+struct probe_request {
+    uint64_t seed;
+    uint32_t mu, sides;
+};
+
+struct probe_reply {
+    struct loss_reply plus, minus; /* minus is 0 for PROBE_PLUS */
+};
+
+struct update_request {
+    uint64_t rounding_seed;
+    uint32_t rounding, directions; /* uint64 seeds[directions], int32 coefficients[directions] follow */
+};
+
+struct update_reply {
+    uint32_t changed, at_rail, weights_crc;
+};
+
+#endif

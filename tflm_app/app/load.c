@@ -1,0 +1,90 @@
+/* Loading an image and sharing out the memory: image, then work memory of each worker, the rest for samples. */
+#include <string.h>
+
+#include "app/app.h"
+#include "link/crc32.h"
+
+enum { ALIGN = 64, MAX_SAMPLES = 1 << 20 };
+
+static size_t available(const struct port_region *region)
+{
+    return region->size - region->used;
+}
+
+/* The next size bytes of a region, 64-byte aligned; the caller has made sure that they are there. */
+static uint8_t *take(struct port_region *region, size_t size)
+{
+    uint8_t *at = region->base + region->used;
+    size_t aligned = (size + ALIGN - 1) / ALIGN * ALIGN;
+    region->used += aligned < available(region) ? aligned : available(region);
+    return at;
+}
+
+static void release_all(void)
+{
+    for (int purpose = PORT_IMAGE; purpose <= PORT_SAMPLES; purpose++)
+        port_region(purpose)->used = 0;
+}
+
+struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
+{
+    app->loaded = app->loading = false;
+    app->batch_size = 0;
+    app->samples = (struct sample_store){0};
+    release_all();
+    if (size > port_region(PORT_IMAGE)->size)
+        return STATUS(STATUS_IMAGE_TOO_LARGE, size, port_region(PORT_IMAGE)->size);
+    app->loading = true;
+    app->load_size = size;
+    app->load_at = 0;
+    app->load_crc = crc;
+    return STATUS(STATUS_OK, 0, 0);
+}
+
+struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *data, uint32_t size)
+{
+    if (!app->loading || offset != app->load_at || size > app->load_size - app->load_at)
+        return STATUS(STATUS_LOAD_ORDER, offset, app->load_at);
+    memcpy(port_region(PORT_IMAGE)->base + offset, data, size);
+    app->load_at += size;
+    return STATUS(STATUS_OK, 0, 0);
+}
+
+static struct status share_memory(struct app *app)
+{
+    struct port_region *work = port_region(PORT_WORK), *samples = port_region(PORT_SAMPLES);
+    size_t need = app->runner.memory.activations + app->runner.memory.scratch;
+    app->workers = port_workers();
+    if (need * app->workers > available(work))
+        return STATUS(STATUS_MEMORY, need * app->workers, available(work));
+    for (uint32_t w = 0; w < app->workers; w++)
+        app->work[w] = take(work, need);
+
+    uint64_t sample = image_sample_bytes(&app->image) + sizeof(uint16_t);
+    size_t room = available(samples) > 2 * ALIGN ? available(samples) - 2 * ALIGN : 0; /* both arrays are padded */
+    uint64_t capacity = room / sample;
+    app->samples.capacity = capacity < MAX_SAMPLES ? (uint32_t)capacity : MAX_SAMPLES;
+    if (app->samples.capacity == 0)
+        return STATUS(STATUS_MEMORY, sample + 2 * ALIGN, available(samples));
+    app->samples.labels = (uint16_t *)take(samples, app->samples.capacity * sizeof(uint16_t));
+    app->samples.pixels = take(samples, (size_t)app->samples.capacity * image_sample_bytes(&app->image));
+    return STATUS(STATUS_OK, 0, 0);
+}
+
+struct status app_load_end(struct app *app)
+{
+    if (!app->loading || app->load_at != app->load_size)
+        return STATUS(STATUS_LOAD_ORDER, app->load_at, app->load_size);
+    app->loading = false;
+    struct port_region *region = port_region(PORT_IMAGE);
+    uint32_t crc = crc32_update(0, region->base, app->load_size);
+    if (crc != app->load_crc)
+        return STATUS(STATUS_IMAGE_DAMAGED, crc, app->load_crc);
+    struct status status = image_open(&app->image, take(region, app->load_size), app->load_size);
+    if (status.code)
+        return status;
+    runner_init(&app->runner, &app->image);
+    status = share_memory(app);
+    app->loaded = status.code == STATUS_OK;
+    return status;
+}

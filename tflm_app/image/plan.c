@@ -1,0 +1,213 @@
+#include "image/plan.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum {
+    HEADER_WORDS = 8,
+    TENSOR_WORDS = sizeof(struct plan_tensor) / 4,
+    MAX_DIM = 1 << 15,
+    MAX_ELEMENTS = 1 << 27,
+    MAX_DEPTH = 1 << 16, /* products in one accumulator: 2^16 * 255 * 127 < 2^31 */
+};
+
+/* What a check compares with; one of these a plan. */
+struct context {
+    const struct plan *plan;
+    uint32_t model_size, pool_size;
+};
+
+/* Every check has a number, which the refusal carries: it is its place in the list of docs/device_image.md. */
+#define REQUIRE(number, condition)                                                                                     \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            return (number);                                                                                           \
+    } while (0)
+
+static bool valid_shift(int32_t shift)
+{
+    return shift >= -31 && shift <= 30;
+}
+
+static bool valid_scale(struct plan_scale scale)
+{
+    return scale.multiplier >= 0 && valid_shift(scale.shift);
+}
+
+static bool same_shape(const struct plan_tensor *a, const struct plan_tensor *b)
+{
+    return a->h == b->h && a->w == b->w && a->c == b->c;
+}
+
+static uint32_t check_tensor(const struct plan_tensor *t, uint32_t arena)
+{
+    REQUIRE(10, t->h >= 1 && t->w >= 1 && t->c >= 1 && t->h <= MAX_DIM && t->w <= MAX_DIM && t->c <= MAX_DIM);
+    uint64_t elements = (uint64_t)t->h * t->w * t->c;
+    REQUIRE(11, elements <= MAX_ELEMENTS);
+    REQUIRE(12, t->at + elements <= arena);
+    REQUIRE(13, t->zero_point >= -128 && t->zero_point <= 127);
+    return 0;
+}
+
+static uint32_t check_window(const struct plan_window *w, const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    REQUIRE(20, w->kernel_h >= 1 && w->kernel_w >= 1 && w->kernel_h <= MAX_DIM && w->kernel_w <= MAX_DIM);
+    REQUIRE(21, w->stride_h >= 1 && w->stride_w >= 1 && w->stride_h <= MAX_DIM && w->stride_w <= MAX_DIM);
+    REQUIRE(22, w->dilation_h >= 1 && w->dilation_w >= 1 && w->dilation_h <= MAX_DIM && w->dilation_w <= MAX_DIM);
+    uint64_t extent_h = (uint64_t)(w->kernel_h - 1) * w->dilation_h + 1;
+    uint64_t extent_w = (uint64_t)(w->kernel_w - 1) * w->dilation_w + 1;
+    REQUIRE(23, extent_h <= MAX_DIM && extent_w <= MAX_DIM && w->pad_top < extent_h && w->pad_left < extent_w);
+    /* every window covers at least one input: no empty average, no index beyond int32 */
+    REQUIRE(24, (uint64_t)(out->h - 1) * w->stride_h < (uint64_t)in->h + w->pad_top);
+    REQUIRE(25, (uint64_t)(out->w - 1) * w->stride_w < (uint64_t)in->w + w->pad_left);
+    return 0;
+}
+
+static uint32_t check_filter(const struct context *ctx, const struct plan_filter *f, uint64_t weights,
+                             uint32_t channels)
+{
+    REQUIRE(30, f->weights + weights <= ctx->model_size);
+    REQUIRE(31, f->bias == PLAN_NO_BIAS || (f->bias % 4 == 0 && f->bias + 4ull * channels <= ctx->model_size));
+    REQUIRE(32, f->scales + 2ull * channels <= ctx->pool_size);
+    const int32_t *scales = ctx->plan->pool + f->scales;
+    for (uint32_t c = 0; c < channels; c++)
+        REQUIRE(33, scales[c] >= 0 && valid_shift(scales[channels + c]));
+    return 0;
+}
+
+static uint32_t check_conv(const struct context *ctx, const struct plan_conv *conv, const struct plan_tensor *in,
+                           const struct plan_tensor *out)
+{
+    const struct plan_window *w = &conv->window;
+    uint32_t failed = check_window(w, in, out);
+    if (failed)
+        return failed;
+    uint64_t area = (uint64_t)w->kernel_h * w->kernel_w;
+    if (conv->op.kind == PLAN_DEPTHWISE_CONV_2D) {
+        REQUIRE(40, out->c % in->c == 0 && area <= MAX_DEPTH);
+        return check_filter(ctx, &conv->filter, area * out->c, out->c);
+    }
+    REQUIRE(41, area * in->c <= MAX_DEPTH);
+    return check_filter(ctx, &conv->filter, area * in->c * out->c, out->c);
+}
+
+static uint32_t check_fully_connected(const struct context *ctx, const struct plan_fully_connected *fc,
+                                      const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    uint32_t rows = plan_elements(out) / out->c;
+    REQUIRE(50, plan_elements(in) % rows == 0);
+    uint32_t depth = plan_elements(in) / rows;
+    REQUIRE(51, depth <= MAX_DEPTH);
+    return check_filter(ctx, &fc->filter, (uint64_t)depth * out->c, out->c);
+}
+
+static uint32_t check_mean(const struct plan_mean *mean, const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    REQUIRE(60, mean->axes < 8 && valid_scale(mean->scale));
+    uint32_t count = (mean->axes & 1 ? in->h : 1) * (mean->axes & 2 ? in->w : 1) * (mean->axes & 4 ? in->c : 1);
+    REQUIRE(61, mean->count == count && count <= 1 << 23);
+    REQUIRE(62, (uint64_t)plan_elements(out) * count == plan_elements(in));
+    return 0;
+}
+
+static uint32_t check_pad(const struct plan_pad *pad, const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    REQUIRE(70, (uint64_t)in->h + pad->before_h + pad->after_h == out->h);
+    REQUIRE(71, (uint64_t)in->w + pad->before_w + pad->after_w == out->w);
+    REQUIRE(72, (uint64_t)in->c + pad->before_c + pad->after_c == out->c);
+    REQUIRE(73, pad->value >= -128 && pad->value <= 127);
+    return 0;
+}
+
+static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
+{
+    static const uint8_t words[PLAN_KINDS] = {
+        [PLAN_CONV_2D] = sizeof(struct plan_conv) / 4,
+        [PLAN_DEPTHWISE_CONV_2D] = sizeof(struct plan_conv) / 4,
+        [PLAN_FULLY_CONNECTED] = sizeof(struct plan_fully_connected) / 4,
+        [PLAN_ADD] = sizeof(struct plan_add) / 4,
+        [PLAN_MEAN] = sizeof(struct plan_mean) / 4,
+        [PLAN_MAX_POOL_2D] = sizeof(struct plan_pool) / 4,
+        [PLAN_AVERAGE_POOL_2D] = sizeof(struct plan_pool) / 4,
+        [PLAN_PAD] = sizeof(struct plan_pad) / 4,
+        [PLAN_SOFTMAX] = sizeof(struct plan_softmax) / 4,
+        [PLAN_QUANTIZE] = sizeof(struct plan_quantize) / 4,
+        [PLAN_RELU6] = sizeof(struct plan_op) / 4,
+    };
+    REQUIRE(2, op->kind >= 1 && op->kind < PLAN_KINDS && op->words == words[op->kind]);
+    const struct plan *plan = ctx->plan;
+    REQUIRE(3, op->in0 < plan->tensor_count && op->in1 < plan->tensor_count && op->out < plan->tensor_count);
+    REQUIRE(4, op->min >= -128 && op->max <= 127 && op->min <= op->max);
+    const struct plan_tensor *in = &plan->tensors[op->in0], *out = &plan->tensors[op->out];
+    switch (op->kind) {
+    case PLAN_CONV_2D:
+    case PLAN_DEPTHWISE_CONV_2D:
+        return check_conv(ctx, (const struct plan_conv *)op, in, out);
+    case PLAN_FULLY_CONNECTED:
+        return check_fully_connected(ctx, (const struct plan_fully_connected *)op, in, out);
+    case PLAN_ADD: {
+        const struct plan_add *add = (const struct plan_add *)op;
+        REQUIRE(80, same_shape(in, out) && same_shape(&plan->tensors[op->in1], out));
+        REQUIRE(81, valid_scale(add->in0) && valid_scale(add->in1) && valid_scale(add->out));
+        REQUIRE(82, add->in0.shift <= 0 && add->in1.shift <= 0 && add->out.shift <= 0);
+        return 0;
+    }
+    case PLAN_MEAN:
+        return check_mean((const struct plan_mean *)op, in, out);
+    case PLAN_MAX_POOL_2D:
+    case PLAN_AVERAGE_POOL_2D:
+        REQUIRE(90, in->c == out->c);
+        return check_window(&((const struct plan_pool *)op)->window, in, out);
+    case PLAN_PAD:
+        return check_pad((const struct plan_pad *)op, in, out);
+    case PLAN_SOFTMAX: {
+        const struct plan_softmax *softmax = (const struct plan_softmax *)op;
+        REQUIRE(95, same_shape(in, out) && valid_scale(softmax->scale) && softmax->scale.shift >= 0);
+        REQUIRE(96, in->c <= 2048); /* the sum of exponentials has 12 integer bits */
+        return 0;
+    }
+    case PLAN_QUANTIZE:
+        REQUIRE(97, same_shape(in, out) && valid_scale(((const struct plan_quantize *)op)->scale));
+        return 0;
+    default: /* PLAN_RELU6 */
+        REQUIRE(98, same_shape(in, out));
+        return 0;
+    }
+}
+
+struct status plan_open(struct plan *plan, const uint32_t *words, uint32_t count, const uint8_t *model,
+                        uint32_t model_size)
+{
+    if (count < HEADER_WORDS)
+        return STATUS(STATUS_IMAGE_PLAN, 0, 1);
+    uint32_t ops_at = words[5], pool_at = words[6], pool_size = words[7];
+    plan->tensor_count = words[0];
+    plan->op_count = words[1];
+    plan->input = words[2];
+    plan->output = words[3];
+    plan->arena = words[4];
+    if (plan->tensor_count > count / TENSOR_WORDS || ops_at != HEADER_WORDS + plan->tensor_count * TENSOR_WORDS ||
+        pool_at < ops_at || pool_at > count || pool_size > count - pool_at || plan->input >= plan->tensor_count ||
+        plan->output >= plan->tensor_count || plan->arena > MAX_ELEMENTS)
+        return STATUS(STATUS_IMAGE_PLAN, 0, 1);
+    plan->tensors = (const struct plan_tensor *)(words + HEADER_WORDS);
+    plan->ops = words + ops_at;
+    plan->pool = (const int32_t *)words + pool_at;
+    plan->model = model;
+    for (uint32_t t = 0; t < plan->tensor_count; t++) {
+        uint32_t failed = check_tensor(&plan->tensors[t], plan->arena);
+        if (failed)
+            return STATUS(STATUS_IMAGE_PLAN, t, failed);
+    }
+    struct context ctx = {plan, model_size, pool_size};
+    uint32_t at = ops_at;
+    for (uint32_t i = 0; i < plan->op_count; i++) {
+        if (pool_at - at < sizeof(struct plan_op) / 4 || words[at + 1] > pool_at - at)
+            return STATUS(STATUS_IMAGE_PLAN, i, 5);
+        uint32_t failed = check_op(&ctx, (const struct plan_op *)(words + at));
+        if (failed)
+            return STATUS(STATUS_IMAGE_PLAN, i, failed);
+        at += words[at + 1];
+    }
+    return STATUS(STATUS_OK, 0, 0);
+}

@@ -1,0 +1,120 @@
+/* The PLAN section: the ops of the network with everything TFLM would derive when it prepares. All words are 32 bits,
+ * little-endian; converters/plan.py writes them, docs/device_image.md describes them. */
+#ifndef IMAGE_PLAN_H
+#define IMAGE_PLAN_H
+
+#include <stdint.h>
+
+#include "app/status.h"
+
+enum plan_kind {
+    PLAN_CONV_2D = 1,
+    PLAN_DEPTHWISE_CONV_2D,
+    PLAN_FULLY_CONNECTED,
+    PLAN_ADD,
+    PLAN_MEAN,
+    PLAN_MAX_POOL_2D,
+    PLAN_AVERAGE_POOL_2D,
+    PLAN_PAD,
+    PLAN_SOFTMAX,
+    PLAN_QUANTIZE,
+    PLAN_RELU6,
+    PLAN_KINDS
+};
+
+#define PLAN_NO_BIAS 0xFFFFFFFFu
+
+/* An int8 activation [h, w, c] at an offset in the arena. */
+struct plan_tensor {
+    uint32_t at, h, w, c;
+    int32_t zero_point;
+};
+
+struct plan_op {
+    uint32_t kind, words; /* words: length of the record */
+    uint32_t in0, in1, out;
+    int32_t min, max; /* activation range */
+};
+
+struct plan_window {
+    uint32_t kernel_h, kernel_w, stride_h, stride_w, dilation_h, dilation_w, pad_top, pad_left;
+};
+
+struct plan_filter {
+    uint32_t weights, bias; /* offsets in the TFLITE section */
+    uint32_t scales;        /* index in the constant pool: multipliers, then shifts, one a channel */
+};
+
+struct plan_scale {
+    int32_t multiplier, shift;
+};
+
+struct plan_conv { /* CONV_2D and DEPTHWISE_CONV_2D */
+    struct plan_op op;
+    struct plan_window window;
+    struct plan_filter filter;
+};
+
+struct plan_fully_connected {
+    struct plan_op op;
+    struct plan_filter filter;
+};
+
+struct plan_add {
+    struct plan_op op;
+    struct plan_scale in0, in1, out;
+};
+
+struct plan_mean {
+    struct plan_op op;
+    uint32_t axes; /* bit 0 height, 1 width, 2 channels */
+    uint32_t count;
+    struct plan_scale scale;
+};
+
+struct plan_pool {
+    struct plan_op op;
+    struct plan_window window;
+};
+
+struct plan_pad {
+    struct plan_op op;
+    uint32_t before_h, after_h, before_w, after_w, before_c, after_c;
+    int32_t value;
+};
+
+struct plan_softmax {
+    struct plan_op op;
+    struct plan_scale scale;
+    int32_t diff_min;
+};
+
+struct plan_quantize {
+    struct plan_op op;
+    struct plan_scale scale;
+};
+
+struct plan {
+    uint32_t tensor_count, op_count, input, output; /* input, output: tensor numbers */
+    uint32_t arena;                                 /* bytes of activations */
+    const struct plan_tensor *tensors;
+    const uint32_t *ops;  /* records, one after the other */
+    const int32_t *pool;  /* constants */
+    const uint8_t *model; /* the TFLITE section, which holds weights and biases */
+};
+
+/* Check the section against the model it points into, and fill in plan. */
+struct status plan_open(struct plan *plan, const uint32_t *words, uint32_t count, const uint8_t *model,
+                        uint32_t model_size);
+
+static inline uint32_t plan_elements(const struct plan_tensor *t)
+{
+    return t->h * t->w * t->c;
+}
+
+static inline const struct plan_op *plan_next(const struct plan_op *op)
+{
+    return (const struct plan_op *)((const uint32_t *)op + op->words);
+}
+
+#endif

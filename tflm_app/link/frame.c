@@ -1,0 +1,96 @@
+#include "link/frame.h"
+
+#include <stdbool.h>
+
+#include "link/crc32.h"
+
+_Static_assert(offsetof(struct frame, payload) - offsetof(struct frame, type) == FRAME_HEAD, "a frame is contiguous");
+
+static bool next_byte(struct frame_link *link, uint8_t *byte)
+{
+    if (link->at == link->have) {
+        link->have = port_read(link->input, sizeof link->input);
+        link->at = 0;
+        if (link->have == 0)
+            return false;
+    }
+    *byte = link->input[link->at++];
+    return true;
+}
+
+/* size bytes of type, sequence, payload and CRC have arrived. */
+static enum frame_event check(struct frame *frame, size_t size)
+{
+    if (size < FRAME_OVERHEAD || size > BOARD_MAX_PAYLOAD + FRAME_OVERHEAD)
+        return FRAME_DAMAGED;
+    const uint8_t *crc = &frame->type + size - 4;
+    frame->size = (uint32_t)size - FRAME_OVERHEAD;
+    frame->crc = (uint32_t)crc[0] | (uint32_t)crc[1] << 8 | (uint32_t)crc[2] << 16 | (uint32_t)crc[3] << 24;
+    return frame->crc == crc32_update(0, &frame->type, size - 4) ? FRAME_RECEIVED : FRAME_DAMAGED;
+}
+
+enum frame_event frame_receive(struct frame_link *link, struct frame *frame)
+{
+    uint8_t *to = (uint8_t *)frame + offsetof(struct frame, type);
+    size_t size = 0;      /* decoded bytes, counted on when they no longer fit */
+    uint8_t run = 0;      /* bytes that follow before the next code byte */
+    bool zero = false;    /* a zero stands before the next code byte's bytes */
+    bool started = false; /* zeros between frames are idle, not empty frames */
+    for (uint8_t byte; next_byte(link, &byte);) {
+        if (byte == 0) {
+            if (started)
+                return run == 0 ? check(frame, size) : FRAME_DAMAGED;
+            continue;
+        }
+        started = true;
+        bool code = run == 0;
+        if (!code || zero) {
+            if (size < BOARD_MAX_PAYLOAD + FRAME_OVERHEAD)
+                to[size] = code ? 0 : byte;
+            size++;
+        }
+        if (code) {
+            run = byte - 1;
+            zero = byte != 0xFF;
+        } else {
+            run--;
+        }
+    }
+    return FRAME_CLOSED;
+}
+
+struct encoder {
+    uint8_t block[256]; /* one code byte and the run of up to 254 bytes that it announces, room for the delimiter */
+    size_t run;
+};
+
+static void flush(struct encoder *e)
+{
+    e->block[0] = (uint8_t)(e->run + 1);
+    port_write(e->block, e->run + 1);
+    e->run = 0;
+}
+
+static void encode(struct encoder *e, const uint8_t *data, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        if (data[i] != 0)
+            e->block[++e->run] = data[i];
+        if (data[i] == 0 || e->run == 254)
+            flush(e);
+    }
+}
+
+void frame_send(uint8_t type, uint8_t sequence, const uint8_t *payload, size_t size)
+{
+    const uint8_t head[FRAME_HEAD] = {type, sequence};
+    uint32_t crc = crc32_update(crc32_update(0, head, sizeof head), payload, size);
+    const uint8_t tail[4] = {(uint8_t)crc, (uint8_t)(crc >> 8), (uint8_t)(crc >> 16), (uint8_t)(crc >> 24)};
+    struct encoder e = {.run = 0};
+    encode(&e, head, sizeof head);
+    encode(&e, payload, size);
+    encode(&e, tail, sizeof tail);
+    e.block[0] = (uint8_t)(e.run + 1);
+    e.block[e.run + 1] = 0;
+    port_write(e.block, e.run + 2);
+}

@@ -1,0 +1,29 @@
+/* All that a board provides. A board is a port.c, a board_config.h (limits) and a board.cmake. */
+#ifndef PORT_H
+#define PORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "board_config.h" /* BOARD_NAME, BOARD_MAX_PAYLOAD, BOARD_MAX_BATCH, BOARD_MAX_WORKERS */
+
+/* What memory is for. Purposes may share one region: the app takes from each in this order. */
+enum port_purpose { PORT_IMAGE, PORT_WORK, PORT_SAMPLES };
+
+struct port_region {
+    uint8_t *base; /* 64-byte aligned */
+    size_t size;
+    size_t used; /* the app's */
+};
+
+struct port_region *port_region(enum port_purpose purpose);
+
+/* Link. read blocks for at least one byte and returns 0 when the link is closed; write sends everything. */
+size_t port_read(uint8_t *to, size_t max);
+void port_write(const uint8_t *from, size_t size);
+
+/* Run fn(context, 0 .. workers - 1), at the same time where the board can, and wait for all of them. */
+unsigned port_workers(void);
+void port_parallel(void (*fn)(void *context, unsigned worker), void *context);
+
+#endif

@@ -1,0 +1,46 @@
+/* The two things that zeroth-order training does to weights, in place: perturb and update.
+ *
+ * Weights are walked in index order: the segments of the image's TRAIN section, one after the other. Random bits belong
+ * to an index (docs/method.md), so the result does not depend on how the segments lie in memory. */
+#ifndef ZO_WEIGHTS_H
+#define ZO_WEIGHTS_H
+
+#include <stdint.h>
+
+enum { ZO_MAX_DIRECTIONS = 64, ZO_MAX_COEFFICIENT = 1 << 24 };
+enum zo_rounding { ZO_NEAREST = 0, ZO_STOCHASTIC = 1 };
+
+struct zo_segment {
+    uint32_t offset; /* of its first weight, from the base of the weights */
+    uint32_t count;
+};
+
+struct zo_weights {
+    int8_t *base;
+    const struct zo_segment *segments;
+    uint32_t segment_count;
+    int32_t limit; /* weights stay within +-limit after an update */
+};
+
+struct zo_update {
+    enum zo_rounding rounding;
+    uint64_t rounding_seed;
+    uint32_t directions; /* q */
+    const uint64_t *seeds;
+    const int32_t *coefficients; /* Q16 LSB, |c| <= ZO_MAX_COEFFICIENT */
+};
+
+struct zo_update_result {
+    uint32_t changed;
+    uint32_t at_rail; /* weights at +-limit afterwards */
+};
+
+/* w += step * z(seed), without saturation: headroom (|w| <= 127 - mu_max) makes +mu, -2 mu, +mu exact. */
+void zo_perturb(const struct zo_weights *weights, uint64_t seed, int step);
+
+/* w -= round(sum over j of c_j z_j), clamped to +-limit: all directions in one pass, no gradient buffer. */
+struct zo_update_result zo_apply_update(const struct zo_weights *weights, const struct zo_update *update);
+
+uint32_t zo_weights_crc(const struct zo_weights *weights);
+
+#endif
