@@ -239,7 +239,7 @@ class Run:
     def resume(path: Path) -> Run:
         """Raises UserError when the directory is no run, is in use, or its image is not the one it was made with."""
         config = read_config(path)
-        return Run(path, config, read_image(path, config), _lock(path))
+        return Run(path, config, read_image(path, config.image_crc), _lock(path))
 
     def reconfigure(self, config: Config) -> None:
         """Continue under another config (a larger budget, another board, ...)."""
@@ -322,17 +322,19 @@ def write_config(path: Path, config: Config) -> None:
     )
 
 
-def read_image(path: Path, config: Config) -> DeviceImage:
-    """The run's image. Raises UserError when it is not, any more, the one that the run was made with."""
+def read_image(path: Path, crc: int) -> DeviceImage:
+    """The run's image. Raises UserError when it is no longer the one, of this CRC-32, that the run was made with."""
     file = path / "image.zimg"
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise UserError(f"{file} is gone ({error.strerror}): copy {config.image} there.") from error
-    if zlib.crc32(data) != config.image_crc:
         raise UserError(
-            f"{file} changed since the run was made (CRC-32 {zlib.crc32(data):08x} instead of {config.image_crc:08x}): "
-            f"restore it (it was a copy of {config.image}), or start a new run with the new image."
+            f"{file} is gone ({error.strerror}): copy the image that the run was made with there."
+        ) from error
+    if zlib.crc32(data) != crc:
+        raise UserError(
+            f"{file} changed since the run was made (CRC-32 {zlib.crc32(data):08x} instead of {crc:08x}): copy the "
+            "original image there (config.json names it), or start a new run with the new one."
         )
     return DeviceImage.read(data, str(file))
 

@@ -1,0 +1,226 @@
+"""Figures of a run and one HTML page that holds them: python -m pipeline.report RUN."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import click
+import jinja2
+import matplotlib
+import numpy as np
+
+from converters.errors import UserError
+from pipeline import cli
+from pipeline.run import Config, Metrics, disk_errors, read_config, read_metrics, write_atomic
+
+matplotlib.use("Agg")
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+BLUE, GREY, ORANGE = "#2563a8", "#8a8f98", "#d9822b"
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#b8bcc4",
+    "axes.grid": True,
+    "grid.color": "#e6e8ec",
+    "axes.axisbelow": True,
+    "xtick.color": "#5b616b",
+    "ytick.color": "#5b616b",
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+}
+
+
+def accuracy_panel(axes: Axes, config: Config, lines: Sequence[Metrics]) -> None:
+    seen = [line for line in lines if line.accuracy is not None]
+    axes.set_title("Accuracy on shifted test images")
+    axes.set_ylabel("correct, %")
+    if not seen:
+        axes.text(0.5, 0.5, "not evaluated", ha="center", transform=axes.transAxes, color=GREY)
+        return
+    x, y = [line.forward_passes for line in seen], [100 * line.accuracy for line in seen]
+    axes.axhline(y[0], color=GREY, ls="--", lw=1, label=f"before: {y[0]:.1f} %")
+    axes.plot(x, y, color=BLUE, marker="o", ms=4, lw=1.8, label=f"now: {y[-1]:.1f} %")
+    axes.legend(loc="lower right")
+
+
+def loss_panel(axes: Axes, config: Config, lines: Sequence[Metrics]) -> None:
+    steps = lines[1:]
+    axes.set_title("Training loss")
+    axes.set_ylabel("cross-entropy, nats")
+    axes.axhline(lines[0].loss, color=GREY, ls="--", lw=1, label=f"before: {lines[0].loss:.2f}")
+    if not steps:
+        return
+    x, y = np.array([line.forward_passes for line in steps]), np.array([line.loss for line in steps])
+    axes.plot(x, y, color=BLUE, lw=0.6, alpha=0.35)
+    span = max(1, -(-config.samples // config.batch))
+    if len(y) >= span:
+        axes.plot(
+            x[span - 1 :], np.convolve(y, np.ones(span) / span, "valid"), color=BLUE, lw=1.8, label="mean of an epoch"
+        )
+    axes.legend(loc="upper right")
+
+
+def q_panel(axes: Axes, config: Config, lines: Sequence[Metrics]) -> None:
+    steps = lines[1:] or lines
+    axes.set_title(f"Directions a step, q ({config.q_schedule})")
+    axes.set_ylabel("q")
+    axes.step(
+        [0, *(line.forward_passes for line in steps)], [steps[0].q, *(line.q for line in steps)], color=ORANGE, lw=1.8
+    )
+    axes.set_ylim(0, 1.15 * max(line.q for line in steps))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def step_size_panel(axes: Axes, config: Config, lines: Sequence[Metrics]) -> None:
+    steps = lines[1:] or lines
+    axes.set_title("Step size")
+    axes.set_ylabel("RMS of the update, LSB")
+    axes.plot([line.forward_passes for line in steps], [line.lr for line in steps], color=ORANGE, lw=1.8)
+    axes.set_ylim(0, 1.25 * max(line.lr for line in steps) or 1)
+
+
+PANELS: dict[str, Callable[[Axes, Config, Sequence[Metrics]], None]] = {
+    "accuracy": accuracy_panel,
+    "loss": loss_panel,
+    "q": q_panel,
+    "step_size": step_size_panel,
+}
+
+
+def figures(config: Config, lines: Sequence[Metrics]) -> dict[str, bytes]:
+    """PNG files by name: one for every panel, and `overview` with all of them."""
+    with matplotlib.rc_context(STYLE):
+        pictures = {"overview": _draw(config, lines, list(PANELS.values()))}
+        for name, panel in PANELS.items():
+            pictures[name] = _draw(config, lines, [panel])
+    return pictures
+
+
+def _draw(config: Config, lines: Sequence[Metrics], panels: list) -> bytes:
+    rows, columns = (2, 2) if len(panels) == 4 else (1, 1)
+    figure = Figure(figsize=(4.6 * columns, 2.8 * rows), layout="constrained")
+    for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=True):
+        panel(axes, config, lines)
+        axes.set_xlabel("forward passes")
+        axes.xaxis.set_major_formatter(FuncFormatter(_short))
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.set_xlim(0, max(1, lines[-1].forward_passes) * 1.02)
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
+    return out.getvalue()
+
+
+def _short(value: float, _position: int) -> str:
+    for unit, name in ((1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:g}{name}"
+    return f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    value: str
+
+
+def rows(config: Config, lines: Sequence[Metrics], summary: dict | None) -> list[Row]:
+    """The table of the page: what came out."""
+    last, seen = lines[-1], [line.accuracy for line in lines if line.accuracy is not None]
+    table = [
+        Row("Steps", f"{last.step:,}"),
+        Row("Forward passes", f"{last.forward_passes:,} to train, {last.evaluation_passes:,} to evaluate"),
+        Row("Seconds", f"{sum(sum(line.seconds.values()) for line in lines):,.1f}"),
+    ]
+    if seen:
+        table.insert(0, Row("Accuracy", f"{100 * seen[0]:.1f} % → {100 * seen[-1]:.1f} %"))
+    if summary is None:
+        return [*table, Row("State", "not finished")]
+    table += [
+        Row("Training loss", f"{summary['loss_before']:.3f} → {summary['loss_after']:.3f} nats"),
+        Row(
+            "Speed", f"{summary['passes_per_second']:,.0f} forward passes/s on {summary['board']} ({summary['runner']})"
+        ),
+        Row("Weights changed", f"{summary['weights_changed']:,} of {summary['weights']:,}"),
+        Row("CRC-32 of the weights", f"{summary['weights_crc']:08x}"),
+    ]
+    return table + [Row(f"Memory: {name}", f"{size:,} bytes") for name, size in summary["memory"].items()]
+
+
+PAGE = jinja2.Template(
+    """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{{ name }}</title>
+<style>
+  body { font: 15px/1.5 system-ui, sans-serif; color: #22262d; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+  h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin-top: 2rem }
+  p { color: #5b616b; margin-top: 0 }
+  img { width: 100%; height: auto } table { border-collapse: collapse } code { font-size: 0.9em }
+  td { padding: 0.2rem 1.5rem 0.2rem 0; border-bottom: 1px solid #e6e8ec; vertical-align: top }
+  td:first-child { color: #5b616b; white-space: nowrap }
+</style>
+<h1>{{ name }}</h1>
+<p>{{ config.image }} on the {{ config.board }} board,
+{{ config.dataset }} under {{ config.shift }} {{ config.severity }}</p>
+<img alt="Accuracy, loss, q and step size over forward passes" src="data:image/png;base64,{{ picture }}">
+<h2>Results</h2>
+<table>
+{% for row in rows %}<tr><td>{{ row.name }}</td><td>{{ row.value }}</td></tr>
+{% endfor %}</table>
+<h2>Settings</h2>
+<table>
+{% for row in settings %}<tr><td>{{ row.name }}</td><td><code>{{ row.value }}</code></td></tr>
+{% endfor %}</table>
+</html>
+""",
+    autoescape=True,
+)
+
+
+def page(name: str, config: Config, lines: Sequence[Metrics], summary: dict | None, picture: bytes) -> str:
+    return PAGE.render(
+        name=name,
+        config=config,
+        picture=base64.b64encode(picture).decode(),
+        rows=rows(config, lines, summary),
+        settings=[Row(f.name, str(getattr(config, f.name))) for f in fields(config)],
+    )
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+def main(run: Path) -> None:
+    """Draw loss, accuracy, q and step size of RUN over forward passes, into RUN/report (PNG files, report.html)."""
+    config, lines = read_config(run), read_metrics(run)
+    if not lines:
+        raise UserError(f"{run} has no measurements yet: start it with train_ondevice --resume {run}.")
+    try:
+        summary = json.loads((run / "summary.json").read_text())
+    except (OSError, ValueError):
+        summary = None
+    out = run / "report"
+    with disk_errors(out, "the run itself is untouched."):
+        out.mkdir(exist_ok=True)
+        pictures = figures(config, lines)
+        for name, picture in pictures.items():
+            write_atomic(out / f"{name}.png", picture)
+        write_atomic(out / "report.html", page(run.name, config, lines, summary, pictures["overview"]).encode())
+    click.echo(f"{out / 'report.html'}, {out / 'overview.png'} and a PNG for each panel")
+
+
+if __name__ == "__main__":
+    main()
