@@ -24,7 +24,7 @@ OK, MISSING, TOO_OLD, TOO_NEW = "ok", "missing", "too old", "too new"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at; mend is the command (or the sentence) that puts it right. Required ones decide the exit code."""
+    """One thing looked at; mend is what puts it right. Required ones decide the exit code."""
 
     name: str
     state: str
