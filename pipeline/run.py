@@ -54,7 +54,7 @@ class Config:
     image_crc: int
     samples_crc: int
     board: str
-    threads: int
+    threads: int | None
     dataset: str
     data_dir: str | None
     shift: str

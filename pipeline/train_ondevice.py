@@ -21,6 +21,7 @@ from pipeline.datasets.dataset import Split
 from pipeline.run import Config, Run, read_config
 from pipeline.samples import Samples, checksum
 from pipeline.stopwatch import Stopwatch
+from pipeline.targets.boards import BOARDS, open_board
 from pipeline.targets.target import NEAREST, STOCHASTIC, Target
 from pipeline.trainer import Summary, Trainer
 from pipeline.zo import estimator, schedule
@@ -36,10 +37,12 @@ ON_RESUME = {"resume", "board", "port", "threads", "memory", "budget", "steps", 
 
 @cli.command()
 @click.option("--image", type=click.Path(path_type=Path), help="Device image (.zimg) made by pipeline.convert.")
-@click.option("--board", default="native", help="native (a process on this machine), twin (tflite-runtime), ...")
-@click.option("--port", help="Where the board is: a serial port, or tcp:HOST:PORT.")
-@click.option("--threads", type=click.IntRange(1, 256), default=1, help="Threads of a native board or twin.")
-@click.option("--memory", type=click.IntRange(1), help="Bytes that a native board may use; all it wants by default.")
+@click.option(
+    "--board", type=click.Choice([*BOARDS, "twin"]), default="native", help="twin: tflite-runtime, equal bit for bit."
+)
+@click.option("--port", help="HOST:PORT of a board that listens elsewhere.")
+@click.option("--threads", type=click.IntRange(1, 256), help="Threads of a native board or twin.  [default: all cores]")
+@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Memory of a native board, in MiB.")
 @click.option("--dataset", type=click.Choice(datasets.NAMES), help="Data set; the image's own by default.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set's files are.")
 @click.option("--shift", type=click.Choice(shifts.SHIFTS), default="brightness", help="What changed in the field.")
@@ -240,8 +243,6 @@ def _open(run: Run, options: dict[str, Any]) -> Target:
     if config.board == "twin":
         target = twin()
     else:
-        from pipeline.targets.boards import open_board
-
         target = open_board(
             config.board,
             run.image.raw,

@@ -162,7 +162,6 @@ class Trainer:
 
     def prepare(self) -> None:
         """Upload, and measure the start unless the run has it already. The weights are the image's after this."""
-        self.samples.upload()
         self._reset()
         if not self.run.metrics:
             loss, evaluation = self._training_loss(), self._evaluate()
@@ -284,7 +283,11 @@ class Trainer:
             )
 
     def _reset(self) -> None:
-        self.crc = self.target.reset_weights()
+        """The image's weights, and the samples in their places (a board that loads its image again forgets them)."""
+        self.crc = self.target.weights_crc()
+        if self.crc != self.run.header.weights_crc:
+            self.crc = self.target.reset_weights()
+        self.samples.upload()
         if self.crc != self.run.header.weights_crc:
             raise UserError(
                 f"the {self.target.info.board} board starts from weights {self.crc:08x}, the image holds "
@@ -325,7 +328,7 @@ class Trainer:
         return state.passes + cost <= config.budget
 
     def _summary(self, kept: int, loss: float, evaluation: Evaluation, changed: int) -> Summary:
-        lines, info = self.run.metrics, self.target.info
+        lines, info = self.run.metrics, self.target.refresh()
         seconds: dict[str, float] = {}
         for line in lines:
             for purpose, value in line.seconds.items():

@@ -49,6 +49,10 @@ class Lockstep:
     def weights_crc(self) -> int:
         return self._both("weights_crc")
 
+    def refresh(self) -> TargetInfo:
+        self._first.refresh()
+        return self.info
+
     def read_tflite(self) -> bytes:
         return self._both("read_tflite")
 

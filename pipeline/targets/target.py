@@ -93,10 +93,13 @@ class Target(Protocol):
 
     def weights_crc(self) -> int: ...
 
+    def refresh(self) -> TargetInfo:
+        """info as it is now: weights CRC and memory rows change."""
+
     def read_tflite(self) -> bytes:
         """The adapted model as a .tflite file."""
 
     def reset_weights(self) -> int:
-        """Back to the image's weights; returns their CRC."""
+        """Back to the image's weights; returns their CRC. The sample store may be empty afterwards."""
 
     def close(self) -> None: ...

@@ -6,6 +6,7 @@ Whatever a board replies to a command, the twin replies too: losses, counts, che
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,14 +26,15 @@ MAX_BATCH = 1 << 12
 class Twin:
     """See target.Target. Each thread makes an interpreter of its own; none outlives the weights it was made of."""
 
-    def __init__(self, image: DeviceImage, threads: int = 1) -> None:
+    def __init__(self, image: DeviceImage, threads: int | None = None) -> None:
+        """threads: all cores by default."""
         self._image = image
         self._weights = image.get_weights()
         self._pixels = np.empty((0, image.input.height, image.input.width, image.input.channels), np.int8)
         self._labels = np.empty(0, np.int64)
         self._slots = np.empty(0, np.int64)
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads)
+        self._threads = threads or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._threads)
 
     @property
     def info(self) -> TargetInfo:
@@ -102,6 +104,9 @@ class Twin:
 
     def weights_crc(self) -> int:
         return zlib.crc32(self._weights.tobytes())
+
+    def refresh(self) -> TargetInfo:
+        return self.info
 
     def read_tflite(self) -> bytes:
         return self._image.with_weights(self._weights)
