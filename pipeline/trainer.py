@@ -23,10 +23,6 @@ from pipeline.zo import estimator, philox, schedule
 from pipeline.zo.qscheduler import AdaZetaQ, FixedQ, LinearQ, QSchedule, QScheduler, QState, Window, window_length
 from pipeline.zo.update import MAX_COEFFICIENT
 
-# With few directions a single step may well move nothing (q = 1: about every third; q = 4: every sixtieth), so only a
-# row of them says that the step is too small for the rounding.
-MAX_IDLE_STEPS = 16
-
 
 @dataclass(frozen=True)
 class Best:
@@ -38,14 +34,13 @@ class Best:
 
 @dataclass(frozen=True)
 class State:
-    """Where a run stands after `step` steps; idle: the steps in a row, up to now, that should have moved a weight."""
+    """Where a run stands after `step` steps."""
 
     q: QState
     window: Window
     step: int = 0
     passes: int = 0
     ema: float = 0.0
-    idle: int = 0
     best: Best | None = None
 
 
@@ -92,11 +87,10 @@ def losses_in(config: Config, record: Record) -> int:
     return sides * batch_size(config, record.step)
 
 
-def advance(config: Config, state: State, record: Record, changed: int) -> State:
+def advance(config: Config, state: State, record: Record) -> State:
     """The state after a step. The record's q counts: a larger budget may have moved the schedule since."""
     q = len(record.coefficients)
     window, loss = state.window.add(record.loss, losses_in(config, record))
-    stuck = changed == 0 and any(record.coefficients)
     after = replace(
         state,
         q=replace(state.q, q=q),
@@ -104,7 +98,6 @@ def advance(config: Config, state: State, record: Record, changed: int) -> State
         step=state.step + 1,
         passes=state.passes + estimator.passes(config.estimator, q, batch_size(config, state.step)),
         ema=record.ema,
-        idle=state.idle + 1 if stuck else 0,
     )
     if loss is None:
         return after
@@ -149,6 +142,15 @@ class Summary:
     runner: str
     threads: int
     memory: dict[str, int]
+
+
+def is_full_step(record: Record, lr: float) -> bool:
+    """Whether the RMS of a step's update is the step size or more, so that it should have moved something.
+
+    The losses along its directions may be small beside their moving average, and then it is right that nothing moves:
+    with q = 1, lr = 1 that is every third step.
+    """
+    return 0.0 < 0.99 * lr <= math.sqrt(sum(c * c for c in record.coefficients)) / 65536.0
 
 
 class Trainer:
@@ -251,7 +253,7 @@ class Trainer:
     def _take(self, record: Record, result: UpdateResult, gradient: float | None) -> None:
         """Account for a step whose update was applied, and write its metrics unless the run has them already."""
         before, config = self.state, self.config
-        self.state = after = advance(config, before, record, result.changed)
+        self.state = after = advance(config, before, record)
         self.crc = result.weights_crc
         if len(self.run.metrics) <= after.step:
             every = config.eval_every
@@ -276,10 +278,10 @@ class Trainer:
                     seconds=self.watch.take(),
                 )
             )
-        if after.idle >= MAX_IDLE_STEPS:
+        if result.changed == 0 and is_full_step(record, self._step_size(before)):
             raise UserError(
-                f"no weight changed in the last {MAX_IDLE_STEPS} steps: the step is too small to survive rounding. "
-                "Start again with a larger --lr, or with --rounding stochastic."
+                f"no weight changed in step {after.step}: steps of {self._step_size(before):g} LSB do not survive "
+                f"{config.rounding} rounding. Start a new run with a larger --lr, or with --rounding stochastic."
             )
 
     def _reset(self) -> None:
