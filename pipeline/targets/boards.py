@@ -24,7 +24,7 @@ class ProcessTransport:
     """A child process that speaks frames over its standard streams and ends when they close."""
 
     def __init__(self, command: list[str]):
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         # A session of its own: Ctrl-C at the terminal is the host's to handle, the board finishes its command.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, bufsize=0,

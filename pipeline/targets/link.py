@@ -1,8 +1,9 @@
-"""Frames over a byte stream: COBS(type, sequence, payload, CRC-32) and a zero byte, stop-and-wait (docs/protocol.md)."""
+"""Frames over a byte stream: COBS(type, sequence, payload, CRC-32), a zero byte; stop-and-wait (docs/protocol.md)."""
 
 from __future__ import annotations
 
 import zlib
+from enum import Enum
 from typing import Protocol
 
 from cobs import cobs
@@ -12,7 +13,8 @@ from converters.errors import UserError
 REPLY = 0x80
 DAMAGED = 0xFE
 REFUSED = 0xFF
-ATTEMPTS = 5
+DAMAGED_ATTEMPTS = 10  # a noisy line: send again at once
+SILENT_ATTEMPTS = 2  # no answer within the timeout: the frame or its answer may have been lost whole
 
 
 class LinkClosed(Exception):
@@ -27,6 +29,13 @@ class Transport(Protocol):
     def read(self, timeout: float) -> bytes: ...
 
     def close(self) -> None: ...
+
+
+class Lost(Enum):
+    """Why an answer did not arrive."""
+
+    SILENT = "nothing came within the timeout"
+    DAMAGED = "what came, here or there, was damaged"
 
 
 class Refused(Exception):
@@ -69,40 +78,50 @@ class Link:
         """
         self._sequence = (self._sequence + 1) & 0xFF
         request = encode(kind, self._sequence, payload)
-        for _ in range(ATTEMPTS):
+        damaged = silent = 0
+        while damaged < DAMAGED_ATTEMPTS and silent < SILENT_ATTEMPTS:
             self._transport.write(request)
             answer = self._answer(kind, timeout)
-            if answer is not None:
+            if isinstance(answer, bytes):
                 return answer
+            damaged += answer is Lost.DAMAGED
+            silent += answer is Lost.SILENT
+        if silent:
+            raise UserError(
+                f"the board has not answered command 0x{kind:02x} within {timeout:g} s: check that it runs the "
+                "firmware of this version, its port and its baud rate, then reset it and try again."
+            )
         raise UserError(
-            f"the board did not answer command 0x{kind:02x} in {ATTEMPTS} tries of {timeout:g} s: check that it runs "
-            "the firmware of this version, its port and its baud rate, then reset it and try again."
+            f"command 0x{kind:02x} or its answer arrived damaged {damaged} times: check the cable and the baud rate."
         )
 
-    def _answer(self, kind: int, timeout: float) -> bytes | None:
-        """The answer to the command just sent, or None when it has to be sent again."""
-        while (frame := self._frame(timeout)) is not None:
+    def _answer(self, kind: int, timeout: float) -> bytes | Lost:
+        """The answer to the command just sent, or why it has to be sent again."""
+        while True:
+            frame = self._frame(timeout)
+            if isinstance(frame, Lost):
+                return frame
             reply, sequence, payload = frame
             if reply == DAMAGED:
-                return None
+                return Lost.DAMAGED
             if sequence != self._sequence:
                 continue  # a late answer to something sent before
             if reply == REFUSED and len(payload) == 12:
                 raise Refused(*(int.from_bytes(payload[i : i + 4], "little") for i in (0, 4, 8)))
             if reply == kind | REPLY:
                 return payload
-        return None
 
-    def _frame(self, timeout: float) -> tuple[int, int, bytes] | None:
-        """The next intact frame, or None after timeout seconds without one or when a damaged one came."""
-        while (end := self._received.find(0)) < 0:
-            data = self._transport.read(timeout)
-            if not data:
-                return None
-            self._received += data
-        frame = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return decode(frame) if frame else self._frame(timeout)
+    def _frame(self, timeout: float) -> tuple[int, int, bytes] | Lost:
+        while True:
+            while (end := self._received.find(0)) < 0:
+                data = self._transport.read(timeout)
+                if not data:
+                    return Lost.SILENT
+                self._received += data
+            frame = bytes(self._received[:end])
+            del self._received[: end + 1]
+            if frame:
+                return decode(frame) or Lost.DAMAGED
 
     def close(self) -> None:
         self._transport.close()

@@ -1,0 +1,56 @@
+# make demo    adapt an INT8 ResNet18 to a shifted domain on the native board, with figures
+# make test    all tests
+# Both set up .venv first if that is needed; everything is reused the second time.
+
+PYTHONS := python3.11 python3.10 python3
+PY := .venv/bin/python
+DEMO := runs/demo
+
+.PHONY: help setup demo test lint format clean
+
+help:
+	@sed -n '1,3s/^# //p' Makefile
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml
+	@python=; for p in $(PYTHON) $(PYTHONS); do \
+	  if $$p -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))' 2>/dev/null; then python=$$p; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "error: Python 3.10 or 3.11 is needed (tflite-runtime, the bit-exact oracle, has no wheels for newer ones):" \
+	    "install python3.11 and run make again, or name it: make PYTHON=/path/to/python3.11." >&2; exit 1; fi; \
+	if ! $$python -c 'import ensurepip' 2>/dev/null; then \
+	  echo "error: this Python lacks its venv module: apt-get install python3-venv." >&2; exit 1; fi; \
+	if ! command -v cc >/dev/null; then \
+	  echo "error: a C compiler is missing: apt-get install gcc libc6-dev." >&2; exit 1; fi; \
+	start=$$(date +%s); echo "Installing into .venv (about 2 GB, several minutes the first time) ..."; \
+	$$python -m venv .venv && $(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip \
+	  && $(PY) -m pip install --quiet --disable-pip-version-check -e '.[test]' \
+	  && touch $@ && echo "Installed in $$(( $$(date +%s) - start )) s."
+
+demo: setup
+	@start=$$(date +%s); \
+	$(PY) -m pipeline.convert --model resnet18 --width 16 --input-size 32 --stem small --dataset fashion_mnist --name demo \
+	&& if [ -f $(DEMO)/summary.json ]; then echo "$(DEMO) is complete: reused."; \
+	   elif [ -d $(DEMO) ]; then $(PY) -m pipeline.train_ondevice --resume $(DEMO); \
+	   else $(PY) -m pipeline.train_ondevice --board native --image artifacts/demo/demo.zimg \
+	     --shift brightness --budget 100000 --run demo; fi \
+	&& $(PY) -m pipeline.report $(DEMO) \
+	&& echo "Demo done in $$(( $$(date +%s) - start )) s: open $(DEMO)/report/report.html."
+
+test: setup
+	$(PY) -m pytest
+
+lint: setup
+	.venv/bin/ruff format --check
+	.venv/bin/ruff check
+	.venv/bin/clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
+
+format: setup
+	.venv/bin/ruff format
+	.venv/bin/ruff check --fix
+	.venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf .venv build artifacts runs

@@ -1,0 +1,107 @@
+"""The C app as a shared library, for tests that compare its functions with their numpy references.
+
+ZO_SANITIZE=address,undefined in the environment builds library and boards with sanitizers (test_sanitizers.py).
+"""
+
+from __future__ import annotations
+
+import ctypes as ct
+import os
+from functools import cache
+
+import numpy as np
+
+from pipeline.targets.boards import build_native
+
+SANITIZE = os.environ.get("ZO_SANITIZE", "")
+
+
+class Segment(ct.Structure):
+    _fields_ = (("offset", ct.c_uint32), ("count", ct.c_uint32))
+
+
+class Weights(ct.Structure):
+    _fields_ = (
+        ("base", ct.c_void_p),
+        ("segments", ct.POINTER(Segment)),
+        ("segment_count", ct.c_uint32),
+        ("limit", ct.c_int32),
+    )
+
+
+class Update(ct.Structure):
+    _fields_ = (
+        ("rounding", ct.c_int),
+        ("rounding_seed", ct.c_uint64),
+        ("directions", ct.c_uint32),
+        ("seeds", ct.POINTER(ct.c_uint64)),
+        ("coefficients", ct.POINTER(ct.c_int32)),
+    )
+
+
+class UpdateResult(ct.Structure):
+    _fields_ = (("changed", ct.c_uint32), ("at_rail", ct.c_uint32))
+
+
+class LossTable(ct.Structure):
+    _fields_ = (
+        ("classes", ct.c_uint32),
+        ("scale_q24", ct.c_uint32),
+        ("reserved", ct.c_uint32 * 2),
+        ("exp", ct.c_uint32 * 256),
+    )
+
+
+@cache
+def library() -> ct.CDLL:
+    lib = ct.CDLL(str(build_native("zo_app", sanitize=SANITIZE)))
+    lib.philox4x32.argtypes = (ct.c_uint64, ct.c_uint32, ct.c_uint32, ct.POINTER(ct.c_uint32))
+    lib.zo_perturb.argtypes = (ct.POINTER(Weights), ct.c_uint64, ct.c_int)
+    lib.zo_apply_update.argtypes = (ct.POINTER(Weights), ct.POINTER(Update))
+    lib.zo_apply_update.restype = UpdateResult
+    lib.zo_weights_crc.argtypes = (ct.POINTER(Weights),)
+    lib.zo_weights_crc.restype = ct.c_uint32
+    lib.zo_sample_loss.argtypes = (ct.POINTER(LossTable), ct.c_void_p, ct.c_uint32)
+    lib.zo_sample_loss.restype = ct.c_uint32
+    lib.zo_argmax.argtypes = (ct.c_void_p, ct.c_uint32)
+    lib.zo_argmax.restype = ct.c_uint32
+    lib.crc32_update.argtypes = (ct.c_uint32, ct.c_char_p, ct.c_size_t)
+    lib.crc32_update.restype = ct.c_uint32
+    return lib
+
+
+class DeviceWeights:
+    """int8 weights scattered over segments of a larger memory, as an image holds them.
+
+    gaps: bytes before each segment; counts: weights of each segment. The memory between them is checked not to change.
+    """
+
+    def __init__(self, weights: np.ndarray, counts: list[int], gaps: list[int], mu_max: int):
+        assert sum(counts) == weights.size
+        offsets = np.cumsum(np.array(gaps)) + np.concatenate([[0], np.cumsum(counts)[:-1]])
+        self._spans = [(int(o), c) for o, c in zip(offsets, counts, strict=True)]
+        self.memory = np.full(int(offsets[-1]) + counts[-1] + 5, 0x55, np.int8)
+        at = 0
+        for offset, count in self._spans:
+            self.memory[offset : offset + count] = weights[at : at + count]
+            at += count
+        self._segments = (Segment * len(counts))(*self._spans)
+        self.struct = Weights(self.memory.ctypes.data, self._segments, len(counts), 127 - mu_max)
+
+    def read(self) -> np.ndarray:
+        inside = np.zeros(self.memory.size, bool)
+        for offset, count in self._spans:
+            inside[offset : offset + count] = True
+        assert (self.memory[~inside] == 0x55).all(), "memory between the segments was written"
+        return np.concatenate([self.memory[o : o + c] for o, c in self._spans])
+
+    def perturb(self, seed: int, step: int) -> None:
+        library().zo_perturb(self.struct, seed, step)
+
+    def update(self, stochastic: bool, rounding_seed: int, seeds: list[int], coefficients: list[int]) -> UpdateResult:
+        q = len(seeds)
+        request = Update(int(stochastic), rounding_seed, q, (ct.c_uint64 * q)(*seeds), (ct.c_int32 * q)(*coefficients))
+        return library().zo_apply_update(self.struct, request)
+
+    def crc(self) -> int:
+        return library().zo_weights_crc(self.struct)
