@@ -23,6 +23,8 @@ from pipeline.zo import estimator, philox, schedule
 from pipeline.zo.qscheduler import AdaZetaQ, FixedQ, LinearQ, QSchedule, QScheduler, QState, Window, window_length
 from pipeline.zo.update import MAX_COEFFICIENT
 
+MAX_STUCK = 8  # full steps in a row that move no weight, before training stops with an error
+
 
 @dataclass(frozen=True)
 class Best:
@@ -147,8 +149,8 @@ class Summary:
 def is_full_step(record: Record, lr: float) -> bool:
     """Whether the RMS of a step's update is the step size or more, so that it should have moved something.
 
-    The losses along its directions may be small beside their moving average, and then it is right that nothing moves:
-    with q = 1, lr = 1 that is every third step.
+    Where the differences of a step are small beside their moving average, it is right that nothing moves: with q = 1
+    and lr = 1 that is about every third step.
     """
     return 0.0 < 0.99 * lr <= math.sqrt(sum(c * c for c in record.coefficients)) / 65536.0
 
@@ -161,6 +163,7 @@ class Trainer:
         self.target, self.samples, self.watch = target, samples, watch
         self.state = start(self.config)
         self.crc = run.header.weights_crc
+        self.stuck = 0
 
     def prepare(self) -> None:
         """Upload, and measure the start unless the run has it already. The weights are the image's after this."""
@@ -278,10 +281,14 @@ class Trainer:
                     seconds=self.watch.take(),
                 )
             )
-        if result.changed == 0 and is_full_step(record, self._step_size(before)):
+        if result.changed:
+            self.stuck = 0
+        elif is_full_step(record, self._step_size(before)):
+            self.stuck += 1
+        if self.stuck >= MAX_STUCK:
             raise UserError(
-                f"no weight changed in step {after.step}: steps of {self._step_size(before):g} LSB do not survive "
-                f"{config.rounding} rounding. Start a new run with a larger --lr, or with --rounding stochastic."
+                f"no weight changed any more up to step {after.step}: steps of {self._step_size(before):g} LSB do not "
+                f"survive {config.rounding} rounding. Start a new run with a larger --lr, or --rounding stochastic."
             )
 
     def _reset(self) -> None:
