@@ -17,7 +17,7 @@ struct context {
     uint32_t model_size, pool_size;
 };
 
-/* Every check has a number, which the refusal carries: it is its place in the list of docs/device_image.md. */
+/* Every check has a number, which the refusal carries. */
 #define REQUIRE(number, condition)                                                                                     \
     do {                                                                                                               \
         if (!(condition))                                                                                              \
