@@ -104,6 +104,9 @@ class Metrics:
     evaluation_loss: float | None
     seconds: dict[str, float]
 
+    def pack(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
 
 @dataclass(frozen=True)
 class Header:
@@ -212,7 +215,7 @@ class Run:
             self._log.truncate(log.size)
             self._log.seek(log.size)
         with self._writing("metrics.jsonl"):
-            write_atomic(path / "metrics.jsonl", b"".join(map(_json_line, self.metrics)))
+            write_atomic(path / "metrics.jsonl", b"".join(line.pack() for line in self.metrics))
             self._metrics = (path / "metrics.jsonl").open("ab", buffering=0)
 
     @staticmethod
@@ -267,7 +270,7 @@ class Run:
 
     def add_metrics(self, line: Metrics) -> None:
         with self._writing("metrics.jsonl"):
-            _write_all(self._metrics, _json_line(line))
+            _write_all(self._metrics, line.pack())
         self.metrics.append(line)
 
     def write(self, name: str, data: bytes) -> None:
@@ -391,7 +394,3 @@ def _lock(path: Path) -> IO[bytes]:
         file.close()
         raise UserError(f"{path} is being trained by another process: wait for it, or stop it first.") from error
     return file
-
-
-def _json_line(line: Metrics) -> bytes:
-    return json.dumps(asdict(line)).encode() + b"\n"

@@ -305,7 +305,7 @@ def test_guard_offers_the_best_weights(place, monkeypatch):
 
 
 def test_too_small_a_step_is_an_error(place):
-    result = train(place, place / "still", "--lr", 0.01)
+    result = train(place, place / "still", "--lr", 0.01, "--steps", 100)
     assert result.exit_code == 1 and "no weight changed any more" in result.output and "--lr" in result.output
 
 
