@@ -38,7 +38,8 @@ STYLE = {
     "axes.axisbelow": True,
     "xtick.color": "#5b616b",
     "ytick.color": "#5b616b",
-    "legend.frameon": False,
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.9,
     "legend.fontsize": 8,
 }
 
