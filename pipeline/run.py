@@ -54,6 +54,8 @@ class Config:
     image_crc: int
     samples_crc: int
     board: str
+    port: str | None
+    memory: int | None
     threads: int | None
     dataset: str
     data_dir: str | None

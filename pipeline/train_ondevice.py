@@ -22,6 +22,7 @@ from pipeline.run import Config, Run, read_config
 from pipeline.samples import Samples, checksum
 from pipeline.stopwatch import Stopwatch
 from pipeline.targets.boards import BOARDS, open_board
+from pipeline.targets.lockstep import Lockstep
 from pipeline.targets.target import NEAREST, STOCHASTIC, Target
 from pipeline.trainer import Summary, Trainer
 from pipeline.zo import estimator, schedule
@@ -88,13 +89,16 @@ def main(**options) -> None:
     run, splits = _resume(options) if options["resume"] else _create(options)
     try:
         with _resumable(run):
-            target = _open(run, options)
+            target = _open(run, options["lockstep"])
             try:
                 summary = _train(run, target, *splits)
             finally:
                 target.close()
     finally:
         run.close()
+    if options["lockstep"]:
+        steps = min(options["lockstep"], summary.steps)
+        click.echo(f"lockstep: the {run.config.board} board and the twin gave equal replies for {steps} steps.")
     _print_summary(run, summary)
 
 
@@ -129,6 +133,8 @@ def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
         image_crc=image.crc,
         samples_crc=0,
         board=options["board"],
+        port=options["port"],
+        memory=options["memory"],
         threads=options["threads"],
         dataset=name,
         data_dir=str(options["data_dir"]) if options["data_dir"] else None,
@@ -172,7 +178,7 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
         raise click.UsageError(f"this run counts its budget in {kind}: give --{kind}.")
     if kind in given and options[kind] < getattr(old, kind):
         raise click.UsageError(f"--{kind} may only grow: the run has {getattr(old, kind)}.")
-    changes = {name: options[name] for name in given & {"board", "threads", "keep", kind}}
+    changes = {name: options[name] for name in given & {"board", "port", "memory", "threads", "keep", kind}}
     if "data_dir" in given:
         changes["data_dir"] = str(options["data_dir"])
     run = Run.resume(path)
@@ -231,39 +237,34 @@ def _run_path(name: str | None, config: Config) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-def _open(run: Run, options: dict[str, Any]) -> Target:
+def _open(run: Run, lockstep: int | None) -> Target:
     """The board of the run, alone or in lockstep with the twin."""
     config = run.config
-
-    def twin() -> Target:
-        from pipeline.targets.twin import Twin
-
-        return Twin(run.image, config.threads)
-
-    if config.board == "twin":
-        target = twin()
-    else:
-        target = open_board(
-            config.board,
-            run.image.raw,
-            threads=config.threads,
-            memory=options["memory"],
-            port=options["port"],
-        )
+    where = {"threads": config.threads, "memory": config.memory, "port": config.port}
+    target = _twin(run) if config.board == "twin" else open_board(config.board, run.image.raw, **where)
     try:
         if target.info.image_crc != run.image.crc:
             raise UserError(
                 f"the {config.board} board runs image {target.info.image_crc:08x}, the run was made with "
                 f"{run.image.crc:08x}: load {run.path / 'image.zimg'} onto the board."
             )
-        if options["lockstep"]:
-            from pipeline.targets.lockstep import Lockstep
-
-            return Lockstep(target, twin(), options["lockstep"])
+        if lockstep:
+            return Lockstep(target, _twin(run), lockstep)
     except BaseException:
         target.close()
         raise
     return target
+
+
+def _twin(run: Run) -> Target:
+    try:
+        from pipeline.targets.twin import Twin  # only here: boards do without tflite-runtime
+    except ImportError as error:
+        raise UserError(
+            f"the twin needs tflite-runtime ({error}), which has wheels for Python 3.10 and 3.11: "
+            "python -m pipeline.doctor says how to get it."
+        ) from error
+    return Twin(run.image, run.config.threads)
 
 
 def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:

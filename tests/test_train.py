@@ -338,6 +338,7 @@ def test_native_board_and_twin_are_equal_at_every_step(place, network):
     run = place / f"lockstep-{network}"
     result = train(place, run, "--board", "native", "--lockstep", 20, network=network)
     assert result.exit_code == 0, result.output
+    assert "gave equal replies for 20 steps" in result.output
     alone = place / f"twin-{network}"
     train(place, alone, network=network)
     assert log_of(run) == log_of(alone)
@@ -363,10 +364,10 @@ class Faulty(Twin):
 
 
 def test_lockstep_names_the_first_difference(place, monkeypatch):
-    def lockstep(run, options):
+    def lockstep(run, steps):
         board = Faulty(run.image)
         board.left = 4
-        return Lockstep(board, Twin(run.image), options["lockstep"])
+        return Lockstep(board, Twin(run.image), steps)
 
     monkeypatch.setattr(train_ondevice, "_open", lockstep)
     result = train(place, place / "faulty", "--lockstep", 10)
