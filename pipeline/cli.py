@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from tqdm import tqdm
 
 from converters.errors import UserError
 
@@ -40,3 +41,8 @@ def command(**settings: Any) -> Callable[[Callable[..., None]], click.Command]:
         return click.command(context_settings=_SETTINGS, **settings)(guarded)
 
     return decorate
+
+
+def progress(total: int, title: str, unit: str) -> tqdm:
+    """A bar with an ETA on stderr; redrawn often on a terminal, rarely in a log file."""
+    return tqdm(total=total, desc=title, unit=unit, mininterval=0.3 if sys.stderr.isatty() else 15, leave=True)

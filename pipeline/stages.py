@@ -44,7 +44,6 @@ class Stages:
             stage = Stage(path.read_bytes(), entry["facts"], True)
             if stage.digest == entry["sha256"]:
                 return stage
-        path.unlink(missing_ok=True)  # made from something else: not to be mistaken for the new one if this fails
         stage = Stage(*make(), False)
         write(path, stage.data)
         record = self._read() | {name: {"key": digest, "sha256": stage.digest, "facts": dict(stage.facts)}}

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import tflite_runtime.interpreter as tflite_runtime
-from tqdm import tqdm
 
 from converters.device_image import Preprocessing, input_spec
 from converters.tflite_model import io_spec, read_graph
+from pipeline.cli import progress
 from pipeline.datasets import Split
 
 
@@ -22,9 +22,11 @@ def tflite_accuracy(tflite: bytes, split: Split, preprocessing: Preprocessing, t
     interpreter.allocate_tensors()
     source, sink = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
     right = 0
-    for image, label in tqdm(zip(split.images, split.labels, strict=True), title, len(split), unit="image"):
-        pixels = np.stack([spec.lut[c][image[..., c]] for c in range(spec.channels)], axis=-1)
-        interpreter.set_tensor(source, pixels[None])
-        interpreter.invoke()
-        right += int(np.argmax(interpreter.get_tensor(sink)) == label)
+    with progress(len(split), title, "image") as bar:
+        for image, label in zip(split.images, split.labels, strict=True):
+            pixels = np.stack([spec.lut[c][image[..., c]] for c in range(spec.channels)], axis=-1)
+            interpreter.set_tensor(source, pixels[None])
+            interpreter.invoke()
+            right += int(np.argmax(interpreter.get_tensor(sink)) == label)
+            bar.update()
     return right / len(split)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from tqdm import tqdm
 
 from converters.keras_env import keras, tf
+from pipeline.cli import progress
 from pipeline.datasets import Split
 
 _PREDICT_BATCH = 256
@@ -20,8 +20,7 @@ class Schedule:
     epochs: int
     peak: float
     batch: int = 128
-    flip: bool = False  # random horizontal flips
-    shift: int = 0  # random translation of up to so many pixels
+    augment: bool = False  # mirror each image at random, and move each batch by up to 1/16 of its size
 
 
 def scale(images: tf.Tensor | np.ndarray, lo: tuple[float, ...], hi: tuple[float, ...]) -> tf.Tensor:
@@ -67,10 +66,8 @@ def _batches(split: Split, lo, hi, schedule: Schedule, seed: int) -> tf.data.Dat
 
     def take(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         x = scale(tf.gather(images, index), lo, hi)
-        if schedule.flip:
-            x = tf.image.random_flip_left_right(x)
-        if schedule.shift:
-            x = _translate(x, schedule.shift)
+        if schedule.augment:
+            x = _translate(tf.image.random_flip_left_right(x), split.images.shape[1] // 16)
         return x, tf.gather(targets, index)
 
     with tf.device("CPU"):
@@ -80,7 +77,7 @@ def _batches(split: Split, lo, hi, schedule: Schedule, seed: int) -> tf.data.Dat
 
 
 def _translate(x: tf.Tensor, most: int) -> tf.Tensor:
-    """One random translation for the whole batch, edges reflected."""
+    """One random translation of the whole batch, edges reflected."""
     size = tf.shape(x)
     padded = tf.pad(x, ((0, 0), (most, most), (most, most), (0, 0)), "REFLECT")
     corner = tf.random.uniform((2,), 0, 2 * most + 1, tf.int32)
@@ -100,12 +97,12 @@ class _OneCycle(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class _Progress(keras.callbacks.Callback):
-    """One bar with an ETA over all steps; tqdm writes lines that a log file can hold too."""
+    """One bar with an ETA over all steps."""
 
     def __init__(self, title: str, steps: int, epoch: int):
         super().__init__()
         self.epoch = epoch
-        self.bar = tqdm(total=steps, desc=title, unit="step", mininterval=0.5, dynamic_ncols=True)
+        self.bar = progress(steps, title, "step")
 
     def on_train_batch_end(self, batch, logs=None):
         self.bar.update()
