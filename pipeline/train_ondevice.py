@@ -119,6 +119,9 @@ def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
         raise click.UsageError(f"--q {q} is more than --q-max {q_max}.")
     if options["steps"] is None and options["budget"] is None:
         options["budget"] = DEFAULT_BUDGET
+    cost = estimator.passes(options["estimator_"], q, options["batch"])
+    if options["budget"] is not None and options["budget"] < cost:
+        raise click.UsageError(f"--budget {options['budget']} does not pay for the first step, of {cost} passes.")
     image = read_image(options["image"])
     if options["mu"] > image.mu_max:
         raise UserError(
@@ -314,15 +317,12 @@ def _resumable(run: Run) -> Iterator[None]:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}%"
+    return "not evaluated" if value is None else f"{100 * value:.1f}%"
 
 
 def _print_summary(run: Run, s: Summary) -> None:
     rows = [
-        (
-            "accuracy",
-            f"{_percent(s.accuracy_before)} -> {_percent(s.accuracy_after)} on {run.config.eval_images} test images",
-        ),
+        ("accuracy", f"{_percent(s.accuracy_before)} -> {_percent(s.accuracy_after)}, shifted test images"),
         ("training loss", f"{s.loss_before:.3f} -> {s.loss_after:.3f} nats"),
         ("forward passes", f"{s.forward_passes:,} in {s.steps} steps, and {s.evaluation_passes:,} to evaluate"),
         ("seconds", ", ".join(f"{purpose} {value:.1f}" for purpose, value in sorted(s.seconds.items()))),

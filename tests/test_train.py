@@ -167,6 +167,9 @@ def test_a_step_that_does_not_fit_the_budget_is_dropped(place):
     options[at : at + 2] = ["--budget", 100]  # three steps of 32 passes
     assert tiny_run.invoke(train_ondevice.main, *options).exit_code == 0
     assert read_metrics(place / "budget")[-1].forward_passes == 96
+    options[at + 1] = 31
+    result = tiny_run.invoke(train_ondevice.main, *options[:-2], "--run", place / "poor")
+    assert result.exit_code == 2 and "first step, of 32 passes" in result.output
 
 
 def test_replay_any_step(reference, tmp_path):
