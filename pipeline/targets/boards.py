@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import selectors
 import shutil
@@ -124,6 +125,7 @@ def _tool(name: str) -> str | None:
     return str(own) if own.exists() else shutil.which(name)
 
 
+@functools.cache
 def build_native(target: str = "zo_board", *, sanitize: str = "") -> Path:
     """Build the native board (nothing happens when it is up to date) and return the program or library."""
     cmake = _tool("cmake")

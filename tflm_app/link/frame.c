@@ -60,24 +60,29 @@ enum frame_event frame_receive(struct frame_link *link, struct frame *frame)
 }
 
 struct encoder {
-    uint8_t block[256]; /* one code byte and the run of up to 254 bytes that it announces, room for the delimiter */
-    size_t run;
+    uint8_t out[512]; /* encoded and not yet written */
+    size_t code;      /* where the current run's code byte goes; the run follows it */
+    size_t end;
 };
 
-static void flush(struct encoder *e)
+/* The run is complete: write what there is once another one of 254 might not fit. */
+static void end_run(struct encoder *e)
 {
-    e->block[0] = (uint8_t)(e->run + 1);
-    port_write(e->block, e->run + 1);
-    e->run = 0;
+    e->out[e->code] = (uint8_t)(e->end - e->code);
+    if (e->end > sizeof e->out - 256) {
+        port_write(e->out, e->end);
+        e->end = 0;
+    }
+    e->code = e->end++;
 }
 
 static void encode(struct encoder *e, const uint8_t *data, size_t size)
 {
     for (size_t i = 0; i < size; i++) {
         if (data[i] != 0)
-            e->block[++e->run] = data[i];
-        if (data[i] == 0 || e->run == 254)
-            flush(e);
+            e->out[e->end++] = data[i];
+        if (data[i] == 0 || e->end - e->code == 255)
+            end_run(e);
     }
 }
 
@@ -86,11 +91,11 @@ void frame_send(uint8_t type, uint8_t sequence, const uint8_t *payload, size_t s
     const uint8_t head[FRAME_HEAD] = {type, sequence};
     uint32_t crc = crc32_update(crc32_update(0, head, sizeof head), payload, size);
     const uint8_t tail[4] = {(uint8_t)crc, (uint8_t)(crc >> 8), (uint8_t)(crc >> 16), (uint8_t)(crc >> 24)};
-    struct encoder e = {.run = 0};
+    struct encoder e = {.code = 0, .end = 1};
     encode(&e, head, sizeof head);
     encode(&e, payload, size);
     encode(&e, tail, sizeof tail);
-    e.block[0] = (uint8_t)(e.run + 1);
-    e.block[e.run + 1] = 0;
-    port_write(e.block, e.run + 2);
+    e.out[e.code] = (uint8_t)(e.end - e.code);
+    e.out[e.end++] = 0;
+    port_write(e.out, e.end);
 }
