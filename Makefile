@@ -35,7 +35,7 @@ demo: setup
 	&& if [ -f $(DEMO)/summary.json ]; then echo "$(DEMO) is complete: reused."; \
 	   elif [ -d $(DEMO) ]; then $(PY) -m pipeline.train_ondevice --resume $(DEMO); \
 	   else $(PY) -m pipeline.train_ondevice --board native --image artifacts/demo/demo.zimg \
-	     --shift brightness --budget 100000 --run demo; fi \
+	     --shift brightness --budget 100000 --eval-images 10000 --run demo; fi \
 	&& $(PY) -m pipeline.report $(DEMO) \
 	&& echo "Demo done in $$(( $$(date +%s) - start )) s: open $(DEMO)/report/report.html."
 
