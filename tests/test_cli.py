@@ -1,0 +1,40 @@
+"""The wrapper that every command shares."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from converters.errors import UserError
+from pipeline import cli
+
+
+@cli.command()
+@click.option("--fail", type=click.Choice(("no", "user", "ctrl-c", "bug")), default="no")
+def sample(fail: str) -> None:
+    """A command."""
+    if fail == "user":
+        raise UserError("the shelf is empty: fill it.")
+    if fail == "ctrl-c":
+        raise KeyboardInterrupt
+    if fail == "bug":
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 0, ""),
+        (["--fail", "user"], 1, "error: the shelf is empty: fill it.\n"),
+        (["--fail", "ctrl-c"], 130, "\nstopped by Ctrl-C: what was finished is kept.\n"),
+        (["--fail", "maybe"], 2, None),
+        (["--nonsense"], 2, None),
+    ],
+)
+def test_exit_codes_and_sentences(arguments, code, says):
+    result = CliRunner().invoke(sample, arguments)
+    assert result.exit_code == code
+    assert says is None or result.stderr == says
+
+
+def test_a_bug_keeps_its_traceback():
+    assert isinstance(CliRunner().invoke(sample, ["--fail", "bug"]).exception, ZeroDivisionError)
