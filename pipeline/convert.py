@@ -134,6 +134,8 @@ def main(
         raise UserError("--model, --keras and --tflite each say where the network comes from: give one of them.")
     if tflite_file is not None and quantization is not None:
         raise UserError("--quantization does not apply to --tflite: that model is quantised already.")
+    if name is not None and (Path(name).name != name or name.startswith(".")):
+        raise UserError(f"--name {name!r} is no plain name for a folder: leave slashes out, and say where with --out.")
     if not input_range[0] < input_range[1]:
         raise UserError(f"--input-range {input_range[0]:g} {input_range[1]:g} is empty: LO has to be below HI.")
     spec = None

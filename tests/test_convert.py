@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -118,8 +119,9 @@ def test_a_second_call_reuses_everything_and_a_changed_one_what_it_can(trained):
 
 
 def test_too_large_a_drop_fails_and_says_where_and_what_to_do(trained, tmp_path):
-    _, _, arguments = trained
-    folder = tmp_path / "rn"
+    made, _, arguments = trained
+    folder = shutil.copytree(made, tmp_path / "rn")  # its float network is reused
+    (folder / "rn.zimg").unlink()
     broken = [*arguments[:-1], tmp_path, "--mu-max", 32, "--qat-epochs", 3, "--qat-lr", 5.0]
     sentence = refused(run(*broken))
     assert "points worse" in sentence and "--qat-epochs" in sentence and "--allow-drop" in sentence
@@ -225,6 +227,7 @@ def test_other_mistakes_are_one_sentence(data, tmp_path):
     assert "quantised already" in refused(run("--tflite", fixture, "--quantization", "ptq", *out))
     assert "64x64" in refused(run("--tflite", fixture, "--input-size", 32, *out))
     assert "LO has to be below HI" in refused(run("--tflite", fixture, "--input-range", 1, -1, *out))
+    assert "plain name" in refused(run("--name", "../x", *out))
     assert "cannot be read" in refused(run("--tflite", tmp_path / "absent.tflite", *out))
     assert "cannot be read" in refused(run("--keras", tmp_path / "absent.keras", *out))
     assert "no Keras model" in refused(run("--keras", fixture, *out))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,10 +38,11 @@ def fit(
     seed: int,
     title: str,
 ) -> None:
-    """Train `model` (logits out) in place."""
-    steps = schedule.epochs * (len(split) // schedule.batch)
-    if steps == 0:
+    """Train `model` (logits out) in place; a batch never exceeds the split."""
+    if schedule.epochs == 0:
         return
+    schedule = replace(schedule, batch=min(schedule.batch, len(split)))
+    steps = schedule.epochs * (len(split) // schedule.batch)
     model.compile(
         keras.optimizers.Adam(_OneCycle(schedule.peak, steps)),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
