@@ -97,7 +97,7 @@ def test_runs_with_the_standard_library_alone():
     code = "import sys; sys.path.insert(0, sys.argv[1]); from pipeline import doctor; sys.exit(doctor.main([]))"
     command = [sys.executable, "-I", "-S", "-c", code, str(tiny_run.ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1 and "Not ready: zo-npu" in done.stdout, done.stderr
+    assert done.returncode == 1 and "Not ready: " in done.stdout, done.stderr
 
 
 def test_usage():
