@@ -260,6 +260,22 @@ def test_missing_compiler_is_a_sentence(monkeypatch, tmp_path):
         build_native.__wrapped__()
 
 
+@pytest.mark.skipif(bool(SANITIZE), reason="sanitizers add shadow memory")
+def test_memory_rows_account_for_the_process():
+    """The process holds what the rows say (its anonymous resident memory), but for libc and stacks."""
+    model = (Path(__file__).parent / "fixtures" / "mobilenet_v2_035_64.tflite").read_bytes()
+    board = open_board("native", device_image.build(add_headroom(model, 4), Preprocessing()), threads=2)
+    board.write_samples(0, random_pixels(600, (64, 64, 3), 0), np.arange(600) % 10)
+    board.select(range(64))
+    board.probe(1, 2)
+    board.update(Update(NEAREST, 0, tuple(range(64)), (1 << 15,) * 64))
+    rows = board.refresh().memory
+    status = Path(f"/proc/{board._link._transport.pid}/status").read_text()
+    held = 1024 * int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
+    board.close()
+    assert -64 * 1024 < held - sum(rows.values()) < 256 * 1024
+
+
 def test_training_adds_less_than_4_kib_beside_its_batch(board):
     memory = board.refresh().memory
     assert memory["packed"] + memory["training"] < 4096
