@@ -90,11 +90,76 @@ def test_missing_section(raw, tag):
         DeviceImage.read(with_crc(data))
 
 
-def test_weights_beyond_the_headroom(raw):
+@pytest.mark.parametrize("value", [124, -124, -128])
+def test_weights_beyond_the_headroom(raw, value):
     image = DeviceImage.read(tiny_image())
     data = bytearray(image.raw)
-    data[sections(image.raw)[b"TFLT"][0] + image.segments[0].offset] = 125
-    assert load(raw, with_crc(data)) == 12
+    data[sections(image.raw)[b"TFLT"][0] + image.segments[1].offset + 3] = value & 0xFF
+    assert refusal(raw, with_crc(data)) == (12, 1, 3)
+
+
+def refusal(raw: Raw, data: bytes) -> tuple[int, int, int]:
+    raw.command(client.LOAD_BEGIN, struct.pack("<II", len(data), zlib.crc32(data)))
+    raw.command(client.LOAD_DATA, bytes(4) + data)
+    with pytest.raises(Refused) as refused:
+        raw.command(client.LOAD_END)
+    return refused.value.code, refused.value.a, refused.value.b
+
+
+LUT = 32  # where the pixel table begins in INPT
+
+
+@pytest.mark.parametrize(
+    ("tag", "word", "value", "code", "check"),
+    [
+        (b"TRAN", 0, 1, 12, 4),  # another number of weights than the segments have
+        (b"TRAN", 1, 0, 12, 1),
+        (b"TRAN", 1, 64, 12, 1),
+        (b"TRAN", 2, 5, 12, 1),  # more segments than the section holds
+        (b"TRAN", 2, 2**31, 12, 1),
+        (b"TRAN", 2, 0, 12, 4),
+        (b"TRAN", 4, 2**32 - 1, 12, 2),
+        (b"TRAN", 5, 2**32 - 1, 12, 2),
+        (b"LOSS", 0, 1, 10, 0),
+        (b"LOSS", 0, 11, 10, 0),  # classes that the network does not have
+        (b"LOSS", 1, 1 << 28, 10, 0),
+        (b"LOSS", 4, (1 << 24) - 1, 10, 0),  # E[0] is not one
+        (b"LOSS", 9, 1 << 24, 10, 0),  # a table that rises
+        (b"INPT", 0, 10, 10, 0),
+        (b"INPT", 1, 8, 10, 0),
+        (b"INPT", 2, 4, 10, 0),
+        (b"INPT", 5, LUT + 4 * 6 + 1, 10, 0),  # the table would end beyond the section
+        (b"INPT", 5, 2**32 - 1, 10, 0),
+    ],
+)
+def test_inconsistent_section(raw, tag, word, value, code, check):
+    data = bytearray(tiny_image())
+    at = sections(bytes(data))[tag][0] + 4 * word
+    data[at : at + 4] = value.to_bytes(4, "little")
+    found = refusal(raw, with_crc(data))
+    assert found[0] == code and (code != 12 or found[2] == check)
+    if code == 10:
+        assert found[1].to_bytes(4, "little") == tag
+
+
+@pytest.mark.parametrize("field", ["offset", "size"])
+@pytest.mark.parametrize("tag", [b"TFLT", b"PLAN", b"TRAN", b"LOSS", b"INPT"])
+def test_section_out_of_bounds(raw, tag, field):
+    data = bytearray(tiny_image())
+    entry = data.index(tag) + (4 if field == "offset" else 8)
+    for value in (2**32 - 64, len(data) + 64, len(data) // 64 * 64 + 64):
+        data[entry : entry + 4] = value.to_bytes(4, "little")
+        assert refusal(raw, with_crc(data))[:2] == (10, int.from_bytes(tag, "little"))
+
+
+def test_transfer_is_checked(raw):
+    """The file's CRC-32 in LOAD_BEGIN is checked even where the image's own would pass."""
+    data = tiny_image()
+    raw.command(client.LOAD_BEGIN, struct.pack("<II", len(data), zlib.crc32(data) ^ 1))
+    raw.command(client.LOAD_DATA, bytes(4) + data)
+    with pytest.raises(Refused) as refused:
+        raw.command(client.LOAD_END)
+    assert (refused.value.code, refused.value.a) == (9, zlib.crc32(data))
 
 
 def test_no_word_of_an_image_makes_the_board_misbehave():

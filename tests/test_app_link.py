@@ -159,6 +159,7 @@ def test_repeated_update_is_not_applied_twice(board):
         (client.LOAD_END, b"", 4),
         (client.LOAD_BEGIN, struct.pack("<II", 2**32 - 1, 0), 5),
         (client.PIXELS, struct.pack("<I", 2**32 - 5) + b"abcdef", 14),
+        (client.PIXELS, struct.pack("<I", 2**32 - 6) + b"abcdef", 14),
         (client.LABELS, struct.pack("<IH", 0, 10), 15),
         (client.LABELS, struct.pack("<IH", 9, 0), 14),
         (client.SELECT, b"", 16),

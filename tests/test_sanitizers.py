@@ -21,7 +21,7 @@ def libasan() -> str:
     ("files", "preload"),
     [
         (["test_app_zo.py"], True),  # the app as a library inside Python: its runtime has to be loaded first
-        (["test_app_link.py", "test_app_image.py"], False),
+        (["test_app_link.py", "test_app_image.py", "test_app_plan.py"], False),
         (["test_runner.py"], False),
     ],
     ids=lambda v: Path(v[0]).stem if isinstance(v, list) else "",
