@@ -180,6 +180,7 @@ class _Host:
         from pipeline.models import training
 
         s, spec = self.settings, self.settings.model
+        click.echo(f"{spec}: {s.epochs} epochs of pre-training (--epochs), then quantisation")
         data = self._dataset(spec.input_size, spec.input_size, spec.channels)
         keras.utils.set_random_seed(s.seed)
         model = models.build(spec)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from converters.device_image import Preprocessing
 from converters.errors import UserError
@@ -14,9 +16,33 @@ from pipeline.models import ModelSpec
 
 SCOPES = ("all", "head", "first-half", "second-half", "depthwise", "pointwise")
 
-# Epochs of pre-training that bring a small network near its best, epochs of QAT after it, and whether images are
-# mirrored and moved about (they may be where the data set is small and its classes do not mind).
-TRAINING = {"fashion_mnist": (2, 1, False), "eurosat": (10, 2, True), "stl10": (60, 10, True)}
+
+@dataclass(frozen=True)
+class Training:
+    """What suits a data set: its own image size, epochs of pre-training that bring a small network near its best and
+    of QAT after it, and whether images are mirrored and moved about (they may be where the classes do not mind)."""
+
+    size: int
+    epochs: int
+    qat_epochs: int
+    augment: bool
+
+
+TRAINING = {
+    "fashion_mnist": Training(32, 2, 1, False),
+    "eurosat": Training(64, 10, 2, True),
+    "stl10": Training(96, 60, 10, True),
+}
+
+# Options that mean something for one source of the network only.
+RESNET18_ONLY, MOBILENET_ONLY = {"width", "stem"}, {"alpha"}
+PRETRAINING = {"epochs", "lr"}
+QUANTIZING = {"quantization", "qat_epochs", "qat_lr", "batch", "seed"}
+
+
+def _by_dataset(field: str) -> str:
+    """'2, 10, 60 for fashion_mnist, eurosat, stl10', for help texts."""
+    return f"{', '.join(str(getattr(t, field)) for t in TRAINING.values())} for {', '.join(TRAINING)}"
 
 
 @cli.command()
@@ -28,7 +54,11 @@ TRAINING = {"fashion_mnist": (2, 1, False), "eurosat": (10, 2, True), "stl10": (
     type=click.Choice(("standard", "small")),
     help="ResNet18: 7x7 stride 2, or 3x3 stride 1 for small inputs.  [default: small up to 64x64]",
 )
-@click.option("--input-size", type=click.IntRange(32, 512), help="Height and width of the input.  [default: 32]")
+@click.option(
+    "--input-size",
+    type=click.IntRange(32, 512),
+    help=f"Height and width of the input.  [default: {_by_dataset('size')}]",
+)
 @click.option(
     "--keras",
     "keras_file",
@@ -66,8 +96,8 @@ TRAINING = {"fashion_mnist": (2, 1, False), "eurosat": (10, 2, True), "stl10": (
     type=click.Choice(("qat", "ptq")),
     help="Quantisation-aware training, or post-training quantisation.  [default: qat; ptq for Keras 3 files]",
 )
-@click.option("--epochs", type=click.IntRange(0), help="Epochs of pre-training.  [default: by data set]")
-@click.option("--qat-epochs", type=click.IntRange(0), help="Epochs of QAT.  [default: by data set]")
+@click.option("--epochs", type=click.IntRange(0), help=f"Epochs of pre-training.  [default: {_by_dataset('epochs')}]")
+@click.option("--qat-epochs", type=click.IntRange(0), help=f"Epochs of QAT.  [default: {_by_dataset('qat_epochs')}]")
 @click.option("--batch", type=click.IntRange(1), default=128, help="Images a step, in both trainings.")
 @click.option(
     "--lr", type=click.FloatRange(0, min_open=True), default=4e-3, help="Peak of Adam's step in pre-training."
@@ -132,15 +162,15 @@ def main(
     """
     if sum(given is not None for given in (model, keras_file, tflite_file)) > 1:
         raise UserError("--model, --keras and --tflite each say where the network comes from: give one of them.")
-    if tflite_file is not None and quantization is not None:
-        raise UserError("--quantization does not apply to --tflite: that model is quantised already.")
+    _refuse_stray_options(model or "resnet18", keras_file is not None, tflite_file is not None)
+    training = TRAINING[dataset]
     if name is not None and (Path(name).name != name or name.startswith(".")):
         raise UserError(f"--name {name!r} is no plain name for a folder: leave slashes out, and say where with --out.")
     if not input_range[0] < input_range[1]:
         raise UserError(f"--input-range {input_range[0]:g} {input_range[1]:g} is empty: LO has to be below HI.")
     spec = None
     if keras_file is None and tflite_file is None:
-        size = input_size or 32
+        size = input_size or training.size
         stem = stem or ("small" if size <= 64 else "standard")
         classes = len(datasets.class_names(dataset))
         spec = ModelSpec(model or "resnet18", size, 3, classes, width, stem, alpha)
@@ -157,12 +187,12 @@ def main(
         data_dir=data_dir,
         limit=limit,
         quantization=quantization,
-        epochs=TRAINING[dataset][0] if epochs is None else epochs,
-        qat_epochs=TRAINING[dataset][1] if qat_epochs is None else qat_epochs,
+        epochs=training.epochs if epochs is None else epochs,
+        qat_epochs=training.qat_epochs if qat_epochs is None else qat_epochs,
         batch=batch,
         learning_rate=lr,
         qat_learning_rate=qat_lr,
-        augment=TRAINING[dataset][2],
+        augment=training.augment,
         seed=seed,
         mu_max=mu_max,
         preprocessing=Preprocessing((input_range[0],), (input_range[1],)),
@@ -171,6 +201,21 @@ def main(
     )
     path, report = convert(settings)
     click.echo(f"wrote {path} ({path.stat().st_size:,} bytes), {100 * report.headroom:.2f} % right")
+
+
+def _refuse_stray_options(model: str, keras: bool, tflite: bool) -> None:
+    """An option that would change nothing is a mistake, and may cost an hour of training the wrong network."""
+    if tflite:
+        source, stray = "--tflite", RESNET18_ONLY | MOBILENET_ONLY | PRETRAINING | QUANTIZING
+    elif keras:
+        source, stray = "--keras", RESNET18_ONLY | MOBILENET_ONLY | PRETRAINING
+    else:
+        source = f"--model {model}"
+        stray = (MOBILENET_ONLY if model == "resnet18" else RESNET18_ONLY) | {"strip_softmax"}
+    context = click.get_current_context()
+    for name in sorted(stray):
+        if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} has no meaning with {source}: leave it out.")
 
 
 def _default_name(spec: ModelSpec | None, given: Path | None, dataset: str) -> str:

@@ -224,7 +224,6 @@ def test_other_mistakes_are_one_sentence(data, tmp_path):
     out = ("--data-dir", data, "--out", tmp_path / "out")
     fixture = FIXTURES / "resnet18_w8_64.tflite"
     assert "give one of them" in refused(run("--model", "resnet18", "--tflite", fixture, *out))
-    assert "quantised already" in refused(run("--tflite", fixture, "--quantization", "ptq", *out))
     assert "64x64" in refused(run("--tflite", fixture, "--input-size", 32, *out))
     assert "LO has to be below HI" in refused(run("--tflite", fixture, "--input-range", 1, -1, *out))
     assert "plain name" in refused(run("--name", "../x", *out))
@@ -239,6 +238,22 @@ def test_other_mistakes_are_one_sentence(data, tmp_path):
     assert not (tmp_path / "out").exists()
     for options in (("--width", 0), ("--input-size", 8), ("--mu-max", 99), ("--dataset", "imagenet"), ("--train", "x")):
         assert run(*options, *out).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--tflite", "x.tflite", "--quantization", "ptq"),
+        ("--tflite", "x.tflite", "--epochs", 3),
+        ("--keras", "x.keras", "--width", 8),
+        ("--model", "resnet18", "--alpha", 0.5),
+        ("--model", "mobilenet_v2", "--stem", "small"),
+        ("--strip-softmax",),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused(options):
+    result = run(*options)
+    assert result.exit_code == 2 and "has no meaning with --" in result.stderr
 
 
 def test_help_explains_every_option():
