@@ -43,6 +43,31 @@ def command(**settings: Any) -> Callable[[Callable[..., None]], click.Command]:
     return decorate
 
 
-def progress(total: int, title: str, unit: str) -> tqdm:
-    """A bar with an ETA on stderr; redrawn often on a terminal, rarely in a log file."""
-    return tqdm(total=total, desc=title, unit=unit, mininterval=0.3 if sys.stderr.isatty() else 15, leave=True)
+def progress(total: int, title: str, unit: str, **settings: Any) -> tqdm:
+    """A bar with an ETA on stderr; off a terminal, a plain line at the start, at most every 10 s, and at the end."""
+    settings |= {"total": total, "desc": title, "unit": unit}
+    if sys.stderr.isatty():
+        return tqdm(mininterval=0.3, dynamic_ncols=True, **settings)
+    return _Lines(mininterval=10, bar_format=_LINE, **settings)
+
+
+_LINE = "{desc}: {n_fmt}/{total_fmt} ({percentage:.0f} %) [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+
+
+class _Lines(tqdm):
+    """Progress for a log file, where a carriage return means nothing."""
+
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        return lambda text: print(text, file=file, flush=True)
+
+    def close(self) -> None:
+        if not self.disable:
+            self.display(pos=0)
+            self.sp = None  # tqdm's own last words are for a terminal
+        super().close()
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 step", "2,000 steps"."""
+    return f"{number:,} {noun}" + "s" * (number != 1)

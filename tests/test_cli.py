@@ -36,5 +36,17 @@ def test_exit_codes_and_sentences(arguments, code, says):
     assert says is None or result.stderr == says
 
 
+def test_progress_off_a_terminal_is_plain_lines(capsys):
+    with cli.progress(3, "working", "step") as bar:
+        for _ in range(3):
+            bar.update()
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("working: 0/3 (0 %)") and last.startswith("working: 3/3 (100 %)")
+
+
+def test_count():
+    assert (cli.count(1, "step"), cli.count(2000, "step")) == ("1 step", "2,000 steps")
+
+
 def test_a_bug_keeps_its_traceback():
     assert isinstance(CliRunner().invoke(sample, ["--fail", "bug"]).exception, ZeroDivisionError)
