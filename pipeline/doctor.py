@@ -132,7 +132,6 @@ def examine() -> list[Finding]:
         *check_packages(),
         check_tool(["cc", "gcc", "clang"], "", "build-essential"),
         check_tool(["make", "gmake"], "", "make"),
-        check_tool(["cmake"], ">=3.20", "cmake"),
         check_tool(["git"], "", "git", required=False),
         check_tool(
             ["arm-none-eabi-gcc"], ">=10", "gcc-arm-none-eabi", required=False, why="firmware for Cortex-M boards"
