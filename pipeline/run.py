@@ -80,6 +80,11 @@ class Config:
     eval_images: int
     keep: str
 
+    @property
+    def domain(self) -> str:
+        """The shift in words."""
+        return "unshifted" if self.shift == "none" else f"{self.shift} {self.severity}"
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -279,6 +284,14 @@ class Run:
         """A derived file, atomically."""
         with self._writing(name):
             write_atomic(self.path / name, data)
+
+    def discard(self) -> None:
+        """Remove a run that never began."""
+        for name in ("metrics.jsonl", "config.json", *_OWN_FILES):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
+        self.close()
 
     def close(self) -> None:
         for file in (self._log, self._metrics, self._lock):

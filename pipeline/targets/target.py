@@ -103,3 +103,8 @@ class Target(Protocol):
         """Back to the image's weights; returns their CRC. The sample store may be empty afterwards."""
 
     def close(self) -> None: ...
+
+
+def board_title(name: str) -> str:
+    """A board's name in a sentence."""
+    return "the twin" if name == "twin" else f"the {name} board"
