@@ -6,7 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
@@ -17,6 +17,8 @@ import numpy as np
 from converters.errors import UserError
 from pipeline import cli
 from pipeline.run import Config, Metrics, disk_errors, read_config, read_metrics, write_atomic
+from pipeline.targets.target import board_title
+from pipeline.zo.qscheduler import window_length
 
 matplotlib.use("Agg")
 from matplotlib.axes import Axes
@@ -46,14 +48,14 @@ STYLE = {
 
 def accuracy_panel(axes: Axes, config: Config, lines: Sequence[Metrics]) -> None:
     seen = [line for line in lines if line.accuracy is not None]
-    axes.set_title("Accuracy on shifted test images")
+    axes.set_title(f"Accuracy on test images, {config.domain}")
     axes.set_ylabel("correct, %")
     if not seen:
         axes.text(0.5, 0.5, "not evaluated", ha="center", transform=axes.transAxes, color=GREY)
         return
     x, y = [line.forward_passes for line in seen], [100 * line.accuracy for line in seen]
     axes.axhline(y[0], color=GREY, ls="--", lw=1, label=f"before: {y[0]:.1f} %")
-    axes.plot(x, y, color=BLUE, marker="o", ms=4, lw=1.8, label=f"now: {y[-1]:.1f} %")
+    axes.plot(x, y, color=BLUE, marker="o", ms=4, lw=1.8, label=f"last: {y[-1]:.1f} %")
     axes.legend(loc="lower right")
 
 
@@ -101,20 +103,22 @@ PANELS: dict[str, Callable[[Axes, Config, Sequence[Metrics]], None]] = {
 }
 
 
-def figures(config: Config, lines: Sequence[Metrics]) -> dict[str, bytes]:
-    """PNG files by name: one for every panel, and `overview` with all of them."""
+def figures(config: Config, lines: Sequence[Metrics], kept: int | None = None) -> dict[str, bytes]:
+    """PNG files by name: one for every panel, and `overview` with all of them. kept: the step whose weights are."""
     with matplotlib.rc_context(STYLE):
-        pictures = {"overview": _draw(config, lines, list(PANELS.values()))}
+        pictures = {"overview": _draw(config, lines, kept, list(PANELS.values()))}
         for name, panel in PANELS.items():
-            pictures[name] = _draw(config, lines, [panel])
+            pictures[name] = _draw(config, lines, kept, [panel])
     return pictures
 
 
-def _draw(config: Config, lines: Sequence[Metrics], panels: list) -> bytes:
+def _draw(config: Config, lines: Sequence[Metrics], kept: int | None, panels: list) -> bytes:
     rows, columns = (2, 2) if len(panels) == 4 else (1, 1)
     figure = Figure(figsize=(4.6 * columns, 2.8 * rows), layout="constrained")
     for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, panels, strict=True):
         panel(axes, config, lines)
+        if kept is not None and kept != lines[-1].step:
+            mark_step(axes, lines[kept])
         axes.set_xlabel("forward passes")
         axes.xaxis.set_major_formatter(FuncFormatter(_short))
         axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -122,6 +126,13 @@ def _draw(config: Config, lines: Sequence[Metrics], panels: list) -> bytes:
     out = io.BytesIO()
     figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
     return out.getvalue()
+
+
+def mark_step(axes: Axes, line: Metrics) -> None:
+    """Where the weights that were kept come from, when they are not the last."""
+    axes.axvline(line.forward_passes, color=GREY, ls=":", lw=1.2)
+    at = (line.forward_passes, 0.02)
+    axes.annotate(f" kept: step {line.step}", at, xycoords=axes.get_xaxis_transform(), color=GREY, fontsize=7)
 
 
 def _short(value: float, _position: int) -> str:
@@ -138,18 +149,22 @@ class Row:
 
 
 def rows(config: Config, lines: Sequence[Metrics], summary: dict | None) -> list[Row]:
-    """The table of the page: what came out."""
-    last, seen = lines[-1], [line.accuracy for line in lines if line.accuracy is not None]
-    table = [
-        Row("Steps", f"{last.step:,}"),
-        Row("Forward passes", f"{last.forward_passes:,} to train, {last.evaluation_passes:,} to evaluate"),
-        Row("Seconds", f"{sum(sum(line.seconds.values()) for line in lines):,.1f}"),
-    ]
-    if seen:
-        table.insert(0, Row("Accuracy", f"{100 * seen[0]:.1f} % → {100 * seen[-1]:.1f} %"))
+    """The table of the page: what came out, by the summary of a finished run, else by the metrics so far."""
+    last = lines[-1]
     if summary is None:
-        return [*table, Row("State", "not finished")]
-    table += [
+        seen = [line.accuracy for line in lines if line.accuracy is not None] or [None]
+        return [
+            accuracy_row(seen[0], seen[-1]),
+            Row("Steps", f"{last.step:,}"),
+            passes_row(last.forward_passes, last.evaluation_passes),
+            Row("Seconds", f"{sum(sum(line.seconds.values()) for line in lines):,.1f}"),
+            Row("State", "not finished"),
+        ]
+    table = [
+        accuracy_row(summary["accuracy_before"], summary["accuracy_after"]),
+        Row("Weights kept", f"step {summary['kept_step']:,} of {summary['steps']:,}"),
+        passes_row(summary["forward_passes"], summary["evaluation_passes"]),
+        Row("Seconds", f"{sum(summary['seconds'].values()):,.1f}"),
         Row("Training loss", f"{summary['loss_before']:.3f} → {summary['loss_after']:.3f} nats"),
         Row(
             "Speed", f"{summary['passes_per_second']:,.0f} forward passes/s on {summary['board']} ({summary['runner']})"
@@ -158,6 +173,26 @@ def rows(config: Config, lines: Sequence[Metrics], summary: dict | None) -> list
         Row("CRC-32 of the weights", f"{summary['weights_crc']:08x}"),
     ]
     return table + [Row(f"Memory: {name}", f"{size:,} bytes") for name, size in summary["memory"].items()]
+
+
+def accuracy_row(before: float | None, after: float | None) -> Row:
+    missing = before is None or after is None
+    return Row("Accuracy", "not evaluated" if missing else f"{100 * before:.1f} % → {100 * after:.1f} %")
+
+
+def passes_row(training: int, evaluation: int) -> Row:
+    return Row("Forward passes", f"{training:,} to train, {evaluation:,} to evaluate")
+
+
+def settings(config: Config) -> list[Row]:
+    """The config as a reader wants it: checksums in hex, defaults by name or value, only the budget that counts."""
+    resolved = replace(config, window=config.window or window_length(config.samples, config.batch))
+    values = asdict(resolved)
+    del values["steps" if config.steps is None else "budget"]
+    return [
+        Row(name, "default" if value is None else f"{value:08x}" if name.endswith("_crc") else str(value))
+        for name, value in values.items()
+    ]
 
 
 PAGE = jinja2.Template(
@@ -175,8 +210,8 @@ PAGE = jinja2.Template(
   td:first-child { color: #5b616b; white-space: nowrap }
 </style>
 <h1>{{ name }}</h1>
-<p>{{ config.image }} on the {{ config.board }} board,
-{{ config.dataset }} under {{ config.shift }} {{ config.severity }}</p>
+<p>{{ config.image }} on {{ board }},
+{{ config.dataset }}, {{ config.domain }}</p>
 <img alt="Accuracy, loss, q and step size over forward passes" src="data:image/png;base64,{{ picture }}">
 <h2>Results</h2>
 <table>
@@ -196,9 +231,10 @@ def page(name: str, config: Config, lines: Sequence[Metrics], summary: dict | No
     return PAGE.render(
         name=name,
         config=config,
+        board=board_title(config.board),
         picture=base64.b64encode(picture).decode(),
         rows=rows(config, lines, summary),
-        settings=[Row(f.name, str(getattr(config, f.name))) for f in fields(config)],
+        settings=settings(config),
     )
 
 
@@ -213,10 +249,12 @@ def main(run: Path) -> None:
         summary = json.loads((run / "summary.json").read_text())
     except (OSError, ValueError):
         summary = None
+    if summary is not None and summary["steps"] != lines[-1].step:  # it goes on since, with a larger budget
+        summary = None
     out = run / "report"
     with disk_errors(out, "the run itself is untouched."):
         out.mkdir(exist_ok=True)
-        pictures = figures(config, lines)
+        pictures = figures(config, lines, summary and summary["kept_step"])
         for name, picture in pictures.items():
             write_atomic(out / f"{name}.png", picture)
         write_atomic(out / "report.html", page(run.name, config, lines, summary, pictures["overview"]).encode())

@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import io
+import json
 import re
 
 import numpy as np
@@ -44,7 +45,7 @@ def drawn(panel, lines=LINES):
 def test_accuracy_panel():
     axes = drawn(report.accuracy_panel)
     before, now = axes.get_lines()
-    assert before.get_label() == "before: 25.0 %" and now.get_label() == "now: 45.0 %"
+    assert before.get_label() == "before: 25.0 %" and now.get_label() == "last: 45.0 %"
     assert list(now.get_xdata()) == [0, 160, 320, 480, 640]
     assert np.allclose(now.get_ydata(), [25, 30, 35, 40, 45])
     assert axes.get_ylabel() == "correct, %"
@@ -91,6 +92,32 @@ def test_command(tmp_path):
     picture = base64.b64decode(re.search(r"base64,([^\"]+)", html).group(1))
     assert picture == (tmp_path / "report/overview.png").read_bytes()
     assert Image.open(io.BytesIO(picture)).size[0] > 1000
+
+
+def test_kept_weights_and_all_passes_are_the_summarys(tmp_path):
+    write_config(tmp_path, CONFIG)
+    (tmp_path / "metrics.jsonl").write_bytes(b"".join(x.pack() for x in LINES))
+    summary = {
+        "steps": 20, "kept_step": 12, "accuracy_before": 0.25, "accuracy_after": 0.7, "forward_passes": 640,
+        "evaluation_passes": 5000, "loss_before": 3.0, "loss_after": 0.5, "seconds": {"probe": 10.0, "evaluate": 7.0},
+        "passes_per_second": 64.0, "board": "twin", "runner": "x", "weights_changed": 1, "weights": 2,
+        "weights_crc": 0xABC, "memory": {},
+    }  # fmt: skip
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert tiny_run.invoke(report.main, tmp_path).exit_code == 0
+    html = (tmp_path / "report/report.html").read_text()
+    for words in ("25.0 % → 70.0 %", "step 12 of 20", "5,000 to evaluate", ">17.0<", "00000abc", "00000001"):
+        assert words in html
+    assert "None" not in html
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"steps": 10}))  # of before it was resumed
+    assert tiny_run.invoke(report.main, tmp_path).exit_code == 0
+    assert "not finished" in (tmp_path / "report/report.html").read_text()
+
+
+def test_the_kept_step_is_marked():
+    axes = Figure().subplots()
+    report.mark_step(axes, LINES[12])
+    assert list(axes.get_lines()[0].get_xdata()) == [384, 384] and "step 12" in axes.texts[0].get_text()
 
 
 def test_no_run(tmp_path):
