@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from tqdm import tqdm
 
 from converters.device_image import DeviceImage
 from converters.errors import UserError
@@ -46,25 +45,31 @@ def _check(weights: np.ndarray, expected: int, step: int) -> None:
 @cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--step", type=click.IntRange(0), help="Stop after this many steps.  [default: the last]")
-@click.option("--output", type=click.Path(path_type=Path), help="The .tflite to write.  [default: RUN/replayed.tflite]")
+@click.option("--output", type=click.Path(path_type=Path), help="The .tflite to write.  [default: in RUN]")
 def main(run: Path, step: int | None, output: Path | None) -> None:
     """Make the adapted weights of RUN again from its image and seed log alone, proved by checksum at every step."""
     log = read_log(run / "seeds.log")
     image = read_image(run, log.header.image_crc)
     last = len(log.records)
+    output = output or run / ("replayed.tflite" if step is None else f"replayed-{step}.tflite")
     step = last if step is None else step
     if step > last:
-        raise UserError(f"{run} has {last} steps: there is no step {step} yet.")
+        raise UserError(f"{run} has {cli.count(last, 'step')}: there is no step {step} yet.")
+    if not output.parent.is_dir():
+        raise UserError(f"there is no folder {output.parent}: make it, or name another --output.")
     weights = image.get_weights()
-    for weights in tqdm(replay(image, log, step), total=step, desc="replaying", unit="step", disable=step == 0):  # noqa: B007
-        pass
+    with cli.progress(step, "replaying", "step", disable=step == 0) as bar:
+        for weights in replay(image, log, step):  # noqa: B007
+            bar.update()
     crc = zlib.crc32(weights.tobytes())
     reported = {line.step: line.weights_crc for line in read_metrics(run)}.get(step)
     if step == last and reported not in (None, crc):
         raise UserError(f"after step {step} the replayed weights are {crc:08x}, the board reported {reported:08x}.")
-    output = output or run / "replayed.tflite"
     with disk_errors(output, "the run itself is untouched; name another place with --output."):
         write_atomic(output, image.with_weights(weights))
+    if last == 0:
+        click.echo(f"{output}: {run} has no steps yet, so these are the image's own weights, CRC-32 {crc:08x}.")
+        return
     proof = (
         "every checksum matches the board's" if step < last or reported is not None else "all but the last are proved"
     )

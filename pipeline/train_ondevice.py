@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
-from tqdm import tqdm
 
 from converters.device_image import DeviceImage
 from converters.errors import UserError
@@ -23,7 +22,7 @@ from pipeline.samples import Samples, checksum
 from pipeline.stopwatch import Stopwatch
 from pipeline.targets.boards import BOARDS, open_board
 from pipeline.targets.lockstep import Lockstep
-from pipeline.targets.target import NEAREST, STOCHASTIC, Target
+from pipeline.targets.target import NEAREST, STOCHASTIC, Target, board_title
 from pipeline.trainer import Summary, Trainer
 from pipeline.zo import estimator, schedule
 from pipeline.zo.update import MAX_DIRECTIONS
@@ -86,20 +85,21 @@ def main(**options) -> None:
     again. A run that was stopped, by whatever, continues with --resume RUN as if nothing had happened; a larger
     --budget (or --steps) then goes on from there.
     """
+    if options["port"] is not None and (options["threads"] is not None or options["memory"] is not None):
+        raise click.UsageError("--threads and --memory are for a board started here: they exclude --port.")
     run, splits = _resume(options) if options["resume"] else _create(options)
     try:
-        with _resumable(run):
+        with _resumable(run, " --port HOST:PORT" * bool(run.config.port)) if options["resume"] else _discarding(run):
             target = _open(run, options["lockstep"])
-            try:
-                summary = _train(run, target, *splits)
-            finally:
-                target.close()
+        with _resumable(run), closing(target):
+            summary = _train(run, target, *splits)
     finally:
         run.close()
     if options["lockstep"]:
         steps = min(options["lockstep"], summary.steps)
-        click.echo(f"lockstep: the {run.config.board} board and the twin gave equal replies for {steps} steps.")
-    _print_summary(run, summary)
+        board = board_title(run.config.board)
+        click.echo(f"lockstep: {board} and the twin gave equal replies for {cli.count(steps, 'step')}.")
+    _print_summary(run, summary, len(splits[1]))
 
 
 def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
@@ -109,6 +109,10 @@ def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
         raise click.UsageError("--budget and --steps exclude each other.")
     if options["batch"] > options["samples"]:
         raise click.UsageError(f"--batch {options['batch']} is more than --samples {options['samples']}.")
+    if options["q_schedule"] == "adazeta" and options["q"] is not None:
+        raise click.UsageError("--q-schedule adazeta starts with its own q: give --q-max only.")
+    if options["q_schedule"] == "fixed" and options["q_max"] is not None:
+        raise click.UsageError("--q-schedule fixed has one q: give --q only.")
     q, q_max = (
         given if given is not None else default
         for given, default in zip((options["q"], options["q_max"]), Q_SCHEDULES[options["q_schedule"]], strict=True)
@@ -131,6 +135,9 @@ def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     name = options["dataset"] or image.meta.get("dataset")
     if name not in datasets.NAMES:
         raise UserError(f"{options['image']} does not say which data set it was made for: name one with --dataset.")
+    own = image.meta.get("dataset")
+    if own not in (None, name):
+        click.echo(f"warning: {options['image']} was made for {own}, not for {name}.", err=True)
     config = Config(
         image=str(options["image"]),
         image_crc=image.crc,
@@ -248,8 +255,8 @@ def _open(run: Run, lockstep: int | None) -> Target:
     try:
         if target.info.image_crc != run.image.crc:
             raise UserError(
-                f"the {config.board} board runs image {target.info.image_crc:08x}, the run was made with "
-                f"{run.image.crc:08x}: load {run.path / 'image.zimg'} onto the board."
+                f"{board_title(config.board)} runs image {target.info.image_crc:08x}, the run was made with "
+                f"{run.image.crc:08x}: load the run's image ({config.image}) onto the board."
             )
         if lockstep:
             return Lockstep(target, _twin(run), lockstep)
@@ -273,15 +280,16 @@ def _twin(run: Run) -> Target:
 def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
     config, watch = run.config, Stopwatch()
     trainer = Trainer(run, target, Samples(target, train, test, config.batch, watch), watch)
-    click.echo(f"run {run.path}: {config.image} on the {target.info.board} board, {config.shift} {config.severity}")
-    with _bar(len(run.records), "restoring", "step", disable=not run.records) as bar:
+    click.echo(f"run {run.path}: {config.image} on {board_title(target.info.board)}, {config.domain}")
+    with cli.progress(len(run.records), "restoring", "step", disable=not run.records) as bar:
         trainer.prepare()
         for _ in trainer.restore():
             bar.update()
     by_steps = config.budget is None
     total = config.steps if by_steps else config.budget
     done = trainer.state.step if by_steps else trainer.state.passes
-    with _bar(total, "training", "step" if by_steps else "pass", initial=done) as bar:
+    unit = "step" if by_steps else "pass"
+    with cli.progress(total, "training", unit, unit_scale=not by_steps, initial=done) as bar:
         accuracy = next((line.accuracy for line in reversed(run.metrics) if line.accuracy is not None), None)
         for line in trainer.steps():
             accuracy = line.accuracy if line.accuracy is not None else accuracy
@@ -296,37 +304,52 @@ def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
     return trainer.finish()
 
 
-def _bar(total: int, what: str, unit: str, **settings) -> tqdm:
-    rare = {} if sys.stderr.isatty() else {"mininterval": 10.0}
-    return tqdm(total=total, desc=what, unit=unit, unit_scale=unit == "pass", dynamic_ncols=True, **rare, **settings)
+@contextmanager
+def _discarding(run: Run) -> Iterator[None]:
+    """A new run whose board cannot be opened leaves no directory."""
+    try:
+        yield
+    except BaseException:
+        run.discard()
+        raise
 
 
 @contextmanager
-def _resumable(run: Run) -> Iterator[None]:
-    """Whatever stops a run, say how it goes on."""
+def _resumable(run: Run, more: str = "") -> Iterator[None]:
+    """Whatever stops a run, say how it goes on (`more`: with which other options)."""
     try:
         yield
     except KeyboardInterrupt:
         step = len(run.records)
-        click.echo(f"\nstopped by Ctrl-C after step {step}: every step is kept; {run.resume_hint}", err=True)
+        click.echo(f"\nstopped by Ctrl-C after step {step}: every step is kept; {run.resume_hint}{more}", err=True)
         sys.exit(130)
     except UserError as error:
         if run.resume_hint in str(error):
             raise
-        raise UserError(f"{error} Every step up to {len(run.records)} is kept; {run.resume_hint}") from error
+        raise UserError(f"{error} Every step up to {len(run.records)} is kept; {run.resume_hint}{more}") from error
 
 
 def _percent(value: float | None) -> str:
     return "not evaluated" if value is None else f"{100 * value:.1f}%"
 
 
-def _print_summary(run: Run, s: Summary) -> None:
+def _print_summary(run: Run, s: Summary, test_images: int) -> None:
+    accuracy = f"{_percent(s.accuracy_before)} -> {_percent(s.accuracy_after)}"
+    steps = cli.count(s.steps, "step")
     rows = [
-        ("accuracy", f"{_percent(s.accuracy_before)} -> {_percent(s.accuracy_after)}, shifted test images"),
+        (
+            "accuracy",
+            f"{accuracy} on {cli.count(test_images, 'test image')}, {run.config.domain}"
+            if test_images
+            else "not evaluated",
+        ),
         ("training loss", f"{s.loss_before:.3f} -> {s.loss_after:.3f} nats"),
-        ("forward passes", f"{s.forward_passes:,} in {s.steps} steps, and {s.evaluation_passes:,} to evaluate"),
+        ("forward passes", f"{s.forward_passes:,} in {steps}, and {s.evaluation_passes:,} to evaluate"),
         ("seconds", ", ".join(f"{purpose} {value:.1f}" for purpose, value in sorted(s.seconds.items()))),
-        ("speed", f"{s.passes_per_second:,.0f} forward passes/s on {s.board} ({s.runner}, {s.threads} threads)"),
+        (
+            "speed",
+            f"{s.passes_per_second:,.0f} forward passes/s on {s.board} ({s.runner}, {cli.count(s.threads, 'thread')})",
+        ),
         ("weights", f"{s.weights_changed:,} of {s.weights:,} differ from the image; CRC-32 {s.weights_crc:08x}"),
         *((f"memory: {purpose}", f"{size:,} bytes") for purpose, size in s.memory.items()),
         ("adapted model", f"{run.path / 'adapted.tflite'} (the weights after step {s.kept_step})"),

@@ -18,7 +18,7 @@ from converters.tflite_model import read_weights
 from pipeline.run import Config, Metrics, Record, Run
 from pipeline.samples import Samples
 from pipeline.stopwatch import Stopwatch
-from pipeline.targets.target import Target, UpdateResult
+from pipeline.targets.target import Target, UpdateResult, board_title
 from pipeline.zo import estimator, philox, schedule
 from pipeline.zo.qscheduler import AdaZetaQ, FixedQ, LinearQ, QSchedule, QScheduler, QState, Window, window_length
 from pipeline.zo.update import MAX_COEFFICIENT
@@ -226,8 +226,8 @@ class Trainer:
         weights = read_weights(model, self.run.image.segments)
         if not self.crc == self.target.weights_crc() == zlib.crc32(weights.tobytes()):
             raise UserError(
-                f"the model that the {self.target.info.board} board sent does not hold the weights {self.crc:08x} it "
-                "was trained to: the link or the board's memory is faulty."
+                f"the model that {board_title(self.target.info.board)} sent does not hold the weights {self.crc:08x} "
+                "it was trained to: the link or the board's memory is faulty."
             )
         self.run.write("adapted.tflite", model)
         changed = int((weights != self.run.image.get_weights()).sum())
@@ -299,7 +299,7 @@ class Trainer:
         self.samples.upload()
         if self.crc != self.run.header.weights_crc:
             raise UserError(
-                f"the {self.target.info.board} board starts from weights {self.crc:08x}, the image holds "
+                f"{board_title(self.target.info.board)} starts from weights {self.crc:08x}, the image holds "
                 f"{self.run.header.weights_crc:08x}: the link or the board's memory is faulty; try again."
             )
 
@@ -307,9 +307,9 @@ class Trainer:
         """Apply a logged step to the weights it was logged for."""
         if self.crc != record.crc:
             raise UserError(
-                f"before step {record.step + 1} the {self.target.info.board} board has weights {self.crc:08x}, but the "
-                f"run recorded {record.crc:08x}: this board computes differently from the one that trained. Check it "
-                "with --lockstep, or resume on the twin (--board twin)."
+                f"before step {record.step + 1} {board_title(self.target.info.board)} has weights {self.crc:08x}, but "
+                f"the run recorded {record.crc:08x}: this board computes differently from the one that trained. Check "
+                "it with --lockstep, or resume on the twin (--board twin)."
             )
         return self.target.update(record.update(self.run.header))
 
@@ -339,8 +339,8 @@ class Trainer:
     def _summary(self, kept: int, loss: float, evaluation: Evaluation, changed: int) -> Summary:
         lines, info = self.run.metrics, self.target.refresh()
         seconds: dict[str, float] = {}
-        for line in lines:
-            for purpose, value in line.seconds.items():
+        for part in (*(line.seconds for line in lines), self.watch.take()):
+            for purpose, value in part.items():
                 seconds[purpose] = round(seconds.get(purpose, 0.0) + value, 6)
         training = sum(value for line in lines[1:] for purpose, value in line.seconds.items() if purpose != "evaluate")
         return Summary(

@@ -43,7 +43,8 @@ def train(place, run, *more, network=None):
 def arguments(place, run, *more, network=None):
     network = network or tiny_run.networks()[0]
     image, data = place / f"{network}.zimg", place / "data"
-    return ["--image", image, "--data-dir", data, "--run", run, *tiny_run.SETTINGS.split(), *more]
+    settings = tiny_run.SETTINGS.replace("--q 2 ", "") if "adazeta" in more else tiny_run.SETTINGS
+    return ["--image", image, "--data-dir", data, "--run", run, *settings.split(), *more]
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +182,36 @@ def test_replay_any_step(reference, tmp_path):
     assert output.read_bytes() == (reference / "adapted.tflite").read_bytes()
     assert tiny_run.invoke(replay.main, reference, "--step", 21).exit_code == 1
     assert tiny_run.invoke(replay.main, tmp_path).exit_code == 1
+
+
+def test_replay_keeps_steps_apart_and_wants_a_folder(reference, tmp_path):
+    for name in ("image.zimg", "seeds.log"):
+        (tmp_path / name).write_bytes((reference / name).read_bytes())
+    assert tiny_run.invoke(replay.main, tmp_path, "--step", 3).exit_code == 0
+    assert (tmp_path / "replayed-3.tflite").exists() and not (tmp_path / "replayed.tflite").exists()
+    result = tiny_run.invoke(replay.main, tmp_path, "--output", tmp_path / "absent/x.tflite")
+    assert result.exit_code == 1 and "there is no folder" in result.output and "replaying" not in result.output
+
+
+def test_replay_of_no_steps(reference, tmp_path):
+    (tmp_path / "image.zimg").write_bytes((reference / "image.zimg").read_bytes())
+    (tmp_path / "seeds.log").write_bytes(read_log(reference / "seeds.log").header.pack())
+    result = tiny_run.invoke(replay.main, tmp_path)
+    assert result.exit_code == 0 and "no steps yet" in result.output
+
+
+@pytest.mark.parametrize("port", ["nonsense", "127.0.0.1:1"])
+def test_a_bad_port_leaves_no_run(place, reference, tmp_path, port):
+    options = list(arguments(place, tmp_path / "run", "--board", "native", "--port", port))
+    at = options.index("--threads")
+    del options[at : at + 2]
+    result = tiny_run.invoke(train_ondevice.main, *options)
+    assert result.exit_code == 1 and port in result.output and "--resume" not in result.output
+    assert not (tmp_path / "run").exists()
+    for name in ("config.json", "image.zimg", "seeds.log", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((reference / name).read_bytes())
+    result = tiny_run.invoke(train_ondevice.main, "--resume", tmp_path, "--board", "native", "--port", port)
+    assert result.exit_code == 1 and f"--resume {tmp_path} --port HOST:PORT" in result.output
 
 
 def test_replay_needs_nothing_but_image_and_log(reference, tmp_path):
@@ -412,6 +443,9 @@ def test_the_board_dies_in_the_middle_of_a_step(place, reference, monkeypatch):
         (["--batch", 37], 2, "--samples"),
         (["--q", 8, "--q-max", 4], 2, "--q-max"),
         (["--q", 65], 2, "65"),
+        (["--q-schedule", "adazeta", "--q", 8], 2, "--q-max only"),
+        (["--q-schedule", "fixed", "--q-max", 16], 2, "--q only"),
+        (["--port", "localhost:1"], 2, "exclude --port"),
         (["--lr", -1], 2, "--lr"),
         (["--budget", 100], 2, "exclude"),
         (["--severity", 6], 2, "6"),
