@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from tqdm import tqdm
 
 from converters.errors import UserError
+from pipeline.cli import progress
 from pipeline.datasets.dataset import CACHE, Dataset, Split, fit_images, interleave, split_by_rank
 
 CLASS_NAMES = (
@@ -72,6 +72,17 @@ def _files(root: Path) -> list[tuple[Path, int]]:
     return found
 
 
+def _decode(path: Path) -> np.ndarray:
+    try:
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB"))
+    except (OSError, UnidentifiedImageError) as error:
+        raise UserError(f"{path} is truncated or no JPEG: {GET}.") from error
+    if pixels.shape != (64, 64, 3):
+        raise UserError(f"{path} is {pixels.shape[1]}x{pixels.shape[0]}, EuroSAT's images are 64x64: {GET}.")
+    return pixels
+
+
 def _pixels(files: list[tuple[Path, int]], cache: Path) -> tuple[np.ndarray, np.ndarray]:
     """Decoded files, uint8 [n, 64, 64, 3] and uint16 [n]; the cache is keyed by names, sizes and times of the files."""
     stats = [(str(p.resolve()), (s := p.stat()).st_size, s.st_mtime_ns) for p, _ in files]
@@ -84,15 +95,10 @@ def _pixels(files: list[tuple[Path, int]], cache: Path) -> tuple[np.ndarray, np.
     except (OSError, KeyError, ValueError, zipfile.BadZipFile):
         pass  # absent, or left by a crash: decode again
     images = np.empty((len(files), 64, 64, 3), np.uint8)
-    for i, (path, _) in enumerate(tqdm(files, desc="decoding EuroSAT", unit="file", disable=len(files) < 1000)):
-        try:
-            with Image.open(path) as image:
-                pixels = np.asarray(image.convert("RGB"))
-        except (OSError, UnidentifiedImageError) as error:
-            raise UserError(f"{path} is truncated or no JPEG: {GET}.") from error
-        if pixels.shape != (64, 64, 3):
-            raise UserError(f"{path} is {pixels.shape[1]}x{pixels.shape[0]}, EuroSAT's images are 64x64: {GET}.")
-        images[i] = pixels
+    with progress(len(files), "decoding EuroSAT", "file", disable=len(files) < 1000) as bar:
+        for i, (path, _) in enumerate(files):
+            images[i] = _decode(path)
+            bar.update()
     store.parent.mkdir(parents=True, exist_ok=True)
     partial = store.with_suffix(f".{os.getpid()}.tmp")
     with partial.open("wb") as out:
