@@ -24,7 +24,7 @@ setup: .venv/installed
 	  echo "error: this Python lacks its venv module: apt-get install python3-venv." >&2; exit 1; fi; \
 	if ! command -v cc >/dev/null; then \
 	  echo "error: a C compiler is missing: apt-get install gcc libc6-dev." >&2; exit 1; fi; \
-	start=$$(date +%s); echo "Installing into .venv (about 2 GB, some minutes the first time) ..."; \
+	start=$$(date +%s); echo "Installing into .venv (2.6 GB, some minutes the first time) ..."; \
 	$$python -m venv .venv && $(PY) -m pip install --upgrade pip > .venv/install.log 2>&1 \
 	  && $(PY) -m pip install -e '.[test]' >> .venv/install.log 2>&1 || { tail -n 5 .venv/install.log >&2; \
 	  echo "error: the installation failed; .venv/install.log has pip's words. Mend the cause and run make again." >&2; exit 1; }; \
