@@ -34,7 +34,7 @@ demo: setup
 	@start=$$(date +%s); \
 	$(PY) -m pipeline.convert --model resnet18 --width 16 --input-size 32 --stem small --dataset fashion_mnist --name demo \
 	&& if [ -f $(DEMO)/summary.json ]; then echo "$(DEMO) is complete: reused."; \
-	   elif [ -d $(DEMO) ]; then $(PY) -m pipeline.train_ondevice --resume $(DEMO); \
+	   elif [ -f $(DEMO)/config.json ]; then $(PY) -m pipeline.train_ondevice --resume $(DEMO); \
 	   else $(PY) -m pipeline.train_ondevice --board native --image artifacts/demo/demo.zimg \
 	     --shift brightness --budget 100000 --eval-images 10000 --run demo; fi \
 	&& $(PY) -m pipeline.report $(DEMO) \

@@ -328,7 +328,7 @@ def add_headroom(tflite: bytes, mu_max: int) -> bytes:
             scaled.add(weights.index)
             _store_scales(out, weights, weights.scales.astype(np.float64) * growth)
         bias = graph.tensors[op.inputs[2]] if len(op.inputs) > 2 and op.inputs[2] >= 0 else None
-        if bias is None or bias.data is None or not (growth != 1).any():
+        if bias is None or bias.data is None:
             continue
         before = graph.constant(bias, np.int32)
         factor = growth if len(growth) == len(before.ravel()) else np.full(before.size, growth[0])
@@ -337,7 +337,8 @@ def add_headroom(tflite: bytes, mu_max: int) -> bytes:
                 raise UserError(f"the bias of {graph.place(op)} is shared with another op: convert without sharing.")
             continue
         bias_done[bias.buffer] = factor
-        _grow_bias(out, graph, op, weights, bias, before, growth)
+        if (growth != 1).any():
+            _grow_bias(out, graph, op, weights, bias, before, growth)
     return bytes(out)
 
 

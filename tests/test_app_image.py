@@ -152,6 +152,16 @@ def test_section_out_of_bounds(raw, tag, field):
         assert refusal(raw, with_crc(data))[:2] == (10, int.from_bytes(tag, "little"))
 
 
+@pytest.mark.parametrize("tag", [b"TFLT", b"PLAN", b"TRAN", b"LOSS"])
+def test_sections_do_not_overlap(raw, tag):
+    """Weights are written in place: a model that reaches into the plan could change it after it was checked."""
+    data = bytearray(tiny_image())
+    entry = data.index(tag)
+    size = int.from_bytes(data[entry + 8 : entry + 12], "little")
+    data[entry + 8 : entry + 12] = (size + 128).to_bytes(4, "little")
+    assert refusal(raw, with_crc(data))[0] == 10
+
+
 def test_transfer_is_checked(raw):
     """The file's CRC-32 in LOAD_BEGIN is checked even where the image's own would pass."""
     data = tiny_image()

@@ -19,6 +19,7 @@ from pipeline.targets.link import Link, LinkClosed
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARDS = ("native",)
+NATIVE_MAX_THREADS = 64  # boards/native/board_config.h
 
 
 class ProcessTransport:
@@ -163,7 +164,11 @@ def open_board(
         raise UserError(f"board '{name}' is unknown: choose one of {', '.join(BOARDS)}.")
     if port is not None:
         return Board(Link(SocketTransport(port)), image)
-    command = [str(build_native(sanitize=sanitize)), "--threads", str(threads or os.cpu_count() or 1)]
+    command = [
+        str(build_native(sanitize=sanitize)),
+        "--threads",
+        str(min(threads or os.cpu_count() or 1, NATIVE_MAX_THREADS)),
+    ]
     if memory is not None:
         command += ["--memory", str(memory)]
     transport = ProcessTransport(command)

@@ -47,6 +47,20 @@ static struct span find(const struct image *image, const char tag[4], uint32_t l
     return (struct span){NULL, 0};
 }
 
+/* Weights are written in place, so no section may reach into another: they lie in the order of the table. */
+static bool are_disjoint(const struct image *image)
+{
+    const struct header *header = (const struct header *)image->base;
+    const struct entry *entries = (const struct entry *)(header + 1);
+    uint64_t end = sizeof *header + header->sections * sizeof *entries;
+    for (uint32_t i = 0; i < header->sections; i++) {
+        if (entries[i].offset < end)
+            return false;
+        end = (uint64_t)entries[i].offset + entries[i].size;
+    }
+    return true;
+}
+
 static struct status check_header(const uint8_t *base, uint32_t size)
 {
     const struct header *header = (const struct header *)base;
@@ -145,6 +159,9 @@ struct status image_open(struct image *image, uint8_t *base, uint32_t size)
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
         if (!needed[i].data)
             return STATUS(STATUS_IMAGE_SECTION, tag_number(needed[i].tag), 0);
+
+    if (!are_disjoint(image))
+        return STATUS(STATUS_IMAGE_SECTION, 0, 0);
 
     image->tflite = tflite.data;
     image->tflite_size = tflite.size;

@@ -119,6 +119,13 @@ static uint32_t check_pad(const struct plan_pad *pad, const struct plan_tensor *
     return 0;
 }
 
+static uint32_t check_pool(const struct plan_window *w, const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    REQUIRE(90, in->c == out->c);
+    REQUIRE(91, w->dilation_h == 1 && w->dilation_w == 1); /* the pools have none, and count on it */
+    return check_window(w, in, out);
+}
+
 static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
 {
     static const uint8_t words[PLAN_KINDS] = {
@@ -156,14 +163,14 @@ static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
         return check_mean((const struct plan_mean *)op, in, out);
     case PLAN_MAX_POOL_2D:
     case PLAN_AVERAGE_POOL_2D:
-        REQUIRE(90, in->c == out->c);
-        return check_window(&((const struct plan_pool *)op)->window, in, out);
+        return check_pool(&((const struct plan_pool *)op)->window, in, out);
     case PLAN_PAD:
         return check_pad((const struct plan_pad *)op, in, out);
     case PLAN_SOFTMAX: {
         const struct plan_softmax *softmax = (const struct plan_softmax *)op;
         REQUIRE(95, same_shape(in, out) && valid_scale(softmax->scale) && softmax->scale.shift >= 0);
-        REQUIRE(96, in->c <= 2048); /* the sum of exponentials has 12 integer bits */
+        REQUIRE(99, softmax->diff_min <= 0); /* the largest logit itself counts: the sum is not 0 */
+        REQUIRE(96, in->c <= 2048);          /* the sum of exponentials has 12 integer bits */
         return 0;
     }
     case PLAN_QUANTIZE:
