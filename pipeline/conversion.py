@@ -135,7 +135,18 @@ def convert(settings: Settings) -> tuple[Path, Report]:
 
 def _given(settings: Settings) -> Network:
     """An int8 model made elsewhere."""
-    tflite = _checked(_read(settings.tflite), str(settings.tflite), settings)
+    data, source = _read(settings.tflite), str(settings.tflite)
+    try:
+        tflite = _checked(data, source, settings)
+        build(
+            add_headroom(tflite, settings.mu_max), settings.preprocessing, mu_max=settings.mu_max, train=settings.train
+        )
+    except UserError:
+        raise
+    except Exception as error:  # a damaged flatbuffer can contradict itself in any way; from here on it is sound
+        raise UserError(
+            f"{source} is damaged: its tensors and operators contradict each other ({error}). Make or copy it anew."
+        ) from error
     return Network(tflite, settings.tflite.name, "made elsewhere")
 
 
