@@ -17,7 +17,8 @@ import numpy as np
 from converters.device_image import DeviceImage
 from converters.errors import UserError
 from pipeline import cli
-from pipeline.run import SeedLog, disk_errors, read_image, read_log, read_metrics, write_atomic
+from pipeline.files import write_atomic
+from pipeline.run import SeedLog, disk_errors, read_image, read_log, read_metrics
 from pipeline.zo.update import apply_update
 
 

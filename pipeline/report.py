@@ -16,7 +16,8 @@ import numpy as np
 
 from converters.errors import UserError
 from pipeline import cli
-from pipeline.run import Config, Metrics, disk_errors, read_config, read_metrics, write_atomic
+from pipeline.files import write_atomic
+from pipeline.run import Config, Metrics, disk_errors, read_config, read_metrics
 from pipeline.targets.target import board_title
 from pipeline.zo.qscheduler import window_length
 

@@ -33,6 +33,7 @@ from typing import IO
 
 from converters.device_image import DeviceImage
 from converters.errors import UserError
+from pipeline.files import write_atomic
 from pipeline.targets.target import NEAREST, STOCHASTIC, Update
 from pipeline.zo import philox
 
@@ -375,29 +376,10 @@ def read_metrics(path: Path) -> list[Metrics]:
     return lines
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that, whenever this is interrupted, either the old or the new one is there, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    _sync_directory(path.parent)
-
-
 def _write_all(file: IO[bytes], data: bytes) -> None:
     """Write to an unbuffered file, which may take only a part at a time (so that nothing is left to a later flush)."""
     while data:
         data = data[file.write(data) :]
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lock(path: Path) -> IO[bytes]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from converters.errors import UserError
+from pipeline.files import write_atomic
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,11 @@ class Stages:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace a file as a whole: a crash leaves the old one or the new one, never half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """write_atomic, with the folder made where it is missing and a sentence where it fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        partial.replace(path)
+        write_atomic(path, data)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise UserError(
             f"{path} cannot be written ({error.strerror}): free some space or choose another place."
         ) from error

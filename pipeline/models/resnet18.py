@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from converters.keras_env import keras
 
-STEMS = ("standard", "small")
 layers = keras.layers
 
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-NEAREST = "nearest"
-STOCHASTIC = "stochastic"
+from pipeline.zo.update import NEAREST as NEAREST
+from pipeline.zo.update import STOCHASTIC as STOCHASTIC
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,6 @@ struct status image_open(struct image *image, uint8_t *base, uint32_t size)
 
     image->tflite = tflite.data;
     image->tflite_size = tflite.size;
-    image->tflite_offset = (uint32_t)(tflite.data - base);
     status = plan_open(&image->plan, (const uint32_t *)plan.data, plan.size / 4, tflite.data, tflite.size);
     if (!status.code)
         status = open_train(image, train);

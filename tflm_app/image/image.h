@@ -16,7 +16,7 @@ struct image {
     uint32_t size;
     uint32_t crc; /* CRC-32 of the file as it was loaded */
     uint8_t *tflite;
-    uint32_t tflite_offset, tflite_size;
+    uint32_t tflite_size;
     struct plan plan;
     struct zo_weights weights;
     uint32_t weight_count; /* d */
