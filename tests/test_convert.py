@@ -320,7 +320,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, monkeypat
     def full(fd):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pipeline.stages.os.fsync", full)
+    monkeypatch.setattr("pipeline.files.os.fsync", full)
     with pytest.raises(UserError, match="No space left"):
         write(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
