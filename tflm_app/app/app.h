@@ -60,6 +60,5 @@ struct status app_load_end(struct app *app);
 
 /* Forward passes over the batch (evaluate.c). */
 struct batch_loss app_evaluate(struct app *app);
-void app_perturb(struct app *app, uint64_t seed, int step);
 
 #endif

@@ -24,6 +24,7 @@ static void report_memory(const struct app *app, struct memory_report *m)
     m->model = image->size - image->weight_count - (uint32_t)sizeof *image->loss;
     m->activations = (uint32_t)app->runner.memory.activations * app->workers;
     m->scratch = (uint32_t)app->runner.memory.scratch * app->workers;
+    m->packed = (uint32_t)app->runner.memory.packed;
     m->training = (uint32_t)(sizeof *image->loss + sizeof app->partial + sizeof(struct update_request) +
                              ZO_MAX_DIRECTIONS * (sizeof(uint64_t) + sizeof(int32_t)));
     m->batch = (uint32_t)sizeof app->batch;
@@ -169,7 +170,7 @@ static struct status loss(struct app *app, const uint8_t *payload, uint32_t size
     return ok();
 }
 
-/* Both sides of a direction. The weights end as they began: headroom makes every step exact. */
+/* Both sides of a direction. The weights end as they began. */
 static struct status probe(struct app *app, const uint8_t *payload, uint32_t size)
 {
     const struct probe_request *p = (const struct probe_request *)payload;
@@ -179,15 +180,13 @@ static struct status probe(struct app *app, const uint8_t *payload, uint32_t siz
         return STATUS(STATUS_MU_RANGE, p->mu, app->image.mu_max);
     int mu = (int)p->mu;
     struct probe_reply *r = reply(app, sizeof *r);
-    app_perturb(app, p->seed, mu);
+    runner_set_probe(&app->runner, p->seed, mu);
     r->plus = as_reply(app_evaluate(app));
-    if (p->sides == PROBE_PLUS) {
-        app_perturb(app, p->seed, -mu);
-        return ok();
+    if (p->sides == PROBE_BOTH_SIDES) {
+        runner_set_probe(&app->runner, p->seed, -mu);
+        r->minus = as_reply(app_evaluate(app));
     }
-    app_perturb(app, p->seed, -2 * mu);
-    r->minus = as_reply(app_evaluate(app));
-    app_perturb(app, p->seed, mu);
+    runner_set_probe(&app->runner, p->seed, 0);
     return ok();
 }
 

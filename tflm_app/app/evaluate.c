@@ -11,23 +11,35 @@ static void fill_input(const struct image *image, const uint8_t *pixels, int8_t 
             *input++ = image->input_lut[256 * c + *pixels++];
 }
 
-/* Worker w takes the samples w, w + workers, ... of the batch. */
+static void prepare_share(void *context, unsigned worker)
+{
+    const struct app *app = context;
+    runner_prepare(&app->runner, worker, app->workers);
+}
+
+/* Worker w takes the blocks w, w + workers, ... of the batch, which are equal but for the last. */
 static void evaluate_share(void *context, unsigned worker)
 {
     struct app *app = context;
     const struct image *image = &app->image;
     uint8_t *work = app->work[worker];
+    uint32_t share = (app->batch_size + app->workers - 1) / app->workers; /* all cores before full blocks */
+    uint32_t block = share < app->runner.block ? share : app->runner.block;
     struct batch_loss total = {0, 0};
-    for (uint32_t i = worker; i < app->batch_size; i += app->workers) {
-        uint32_t slot = app->batch[i], label = app->samples.labels[slot];
-        fill_input(image, app->samples.pixels + (size_t)slot * image_sample_bytes(image),
-                   runner_input(&app->runner, work));
-        runner_invoke(&app->runner, work);
-        const int8_t *logits = runner_output(&app->runner, work);
-        total.loss += zo_sample_loss(image->loss, logits, label);
-        total.correct += zo_argmax(logits, image->loss->classes) == label;
-        if (app->logits)
-            memcpy(app->logits + (size_t)i * image->loss->classes, logits, image->loss->classes);
+    for (uint32_t first = worker * block; first < app->batch_size; first += app->workers * block) {
+        uint32_t count = app->batch_size - first < block ? app->batch_size - first : block;
+        for (uint32_t i = 0; i < count; i++)
+            fill_input(image, app->samples.pixels + (size_t)app->batch[first + i] * image_sample_bytes(image),
+                       runner_input(&app->runner, work, i));
+        runner_invoke(&app->runner, work, count);
+        for (uint32_t i = 0; i < count; i++) {
+            const int8_t *logits = runner_output(&app->runner, work, i);
+            uint32_t label = app->samples.labels[app->batch[first + i]];
+            total.loss += zo_sample_loss(image->loss, logits, label);
+            total.correct += zo_argmax(logits, image->loss->classes) == label;
+            if (app->logits)
+                memcpy(app->logits + (size_t)(first + i) * image->loss->classes, logits, image->loss->classes);
+        }
     }
     app->partial[worker] = total;
 }
@@ -35,16 +47,14 @@ static void evaluate_share(void *context, unsigned worker)
 struct batch_loss app_evaluate(struct app *app)
 {
     struct batch_loss total = {0, 0};
+    if (runner_needs_prepare(&app->runner)) {
+        port_parallel(prepare_share, app);
+        runner_prepared(&app->runner);
+    }
     port_parallel(evaluate_share, app);
     for (uint32_t w = 0; w < app->workers; w++) {
         total.loss += app->partial[w].loss;
         total.correct += app->partial[w].correct;
     }
     return total;
-}
-
-void app_perturb(struct app *app, uint64_t seed, int step)
-{
-    zo_perturb(&app->image.weights, seed, step);
-    runner_weights_written(&app->runner);
 }

@@ -53,10 +53,11 @@ struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *dat
 static struct status share_memory(struct app *app)
 {
     struct port_region *work = port_region(PORT_WORK), *samples = port_region(PORT_SAMPLES);
-    size_t need = app->runner.memory.activations + app->runner.memory.scratch;
+    size_t need = app->runner.memory.activations + app->runner.memory.scratch, packed = app->runner.memory.packed;
     app->workers = port_workers();
-    if (need * app->workers > available(work))
-        return STATUS(STATUS_MEMORY, need * app->workers, available(work));
+    if (packed + need * app->workers > available(work))
+        return STATUS(STATUS_MEMORY, packed + need * app->workers, available(work));
+    app->runner.packed = take(work, packed);
     for (uint32_t w = 0; w < app->workers; w++)
         app->work[w] = take(work, need);
 

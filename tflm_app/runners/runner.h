@@ -2,6 +2,7 @@
 #ifndef RUNNERS_RUNNER_H
 #define RUNNERS_RUNNER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -9,24 +10,41 @@
 
 const char *runner_name(void);
 
-/* Bytes that one worker needs: activations, and what the kernels need beside them. */
 struct runner_memory {
-    size_t activations, scratch;
+    size_t activations, scratch; /* of each worker: activations of a block of samples, and the kernels' own */
+    size_t packed;               /* shared: weights in the kernels' layout, 0 where they read them in place */
 };
+
+struct kernel_set;
 
 struct runner {
     const struct image *image;
+    uint32_t block; /* samples of one invocation at most */
     struct runner_memory memory;
+    const struct kernel_set *kernels;
+    uint8_t *packed; /* memory.packed bytes, 64-byte aligned: the caller sets it after runner_init */
+    uint64_t probe_seed;
+    int probe_step;
+    bool stale; /* what packed holds is not what the next invocation is to see */
 };
 
 void runner_init(struct runner *runner, const struct image *image);
 
-/* Every worker has its own work memory (64-byte aligned, activations + scratch bytes). */
-int8_t *runner_input(const struct runner *runner, uint8_t *work);
-void runner_invoke(const struct runner *runner, uint8_t *work);
-const int8_t *runner_output(const struct runner *runner, uint8_t *work);
+/* From now on invocations see w + step * z(seed); step 0: the weights. The weights themselves may not be changed
+ * meanwhile: a runner without packed weights holds the probe in their place. */
+void runner_set_probe(struct runner *runner, uint64_t seed, int step);
 
-/* Weights changed in memory: the place for what a runner derives from them, and for cache maintenance. */
+/* The weights in memory were changed (never during a probe). */
 void runner_weights_written(struct runner *runner);
+
+/* One worker's share of what has to be done before the next invocations; then all wait for each other. */
+bool runner_needs_prepare(const struct runner *runner);
+void runner_prepare(const struct runner *runner, unsigned worker, unsigned workers);
+void runner_prepared(struct runner *runner);
+
+/* Every worker has its own work memory (64-byte aligned, activations + scratch bytes). */
+int8_t *runner_input(const struct runner *runner, uint8_t *work, uint32_t sample);
+void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples);
+const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t sample);
 
 #endif

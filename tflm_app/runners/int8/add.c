@@ -7,8 +7,8 @@ void add(const struct plan *plan, const struct plan_op *op, struct kernel_memory
     enum { LEFT_SHIFT = 20 };
     const struct plan_add *p = (const struct plan_add *)op;
     const struct plan_tensor *a = tensor_in(plan, op), *b = &plan->tensors[op->in1], *out = tensor_out(plan, op);
-    const int8_t *x = memory.activations + a->at, *y = memory.activations + b->at;
-    int8_t *output = memory.activations + out->at;
+    const int8_t *x = activation(memory, a), *y = activation(memory, b);
+    int8_t *output = activation(memory, out);
     struct plan_scale s0 = p->in0, s1 = p->in1, s2 = p->out;
     int32_t zero0 = a->zero_point, zero1 = b->zero_point, zero2 = out->zero_point, min = op->min, max = op->max;
     uint32_t count = plan_elements(out);

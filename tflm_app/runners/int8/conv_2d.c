@@ -75,14 +75,14 @@ void conv_2d(const struct plan *plan, const struct plan_op *op, struct kernel_me
     int32_t *acc = memory.scratch;
     int16_t *patches = (int16_t *)(acc + (size_t)PIXELS * shape.channels);
     const int8_t *weights = (const int8_t *)plan->model + conv->filter.weights;
-    int8_t *output = memory.activations + out->at;
+    int8_t *output = activation(memory, out);
     uint32_t pixels = out->h * out->w;
 
     memset(patches, 0, PIXELS * shape.depth * sizeof *patches);
     for (uint32_t pixel = 0; pixel < pixels; pixel += PIXELS) {
         uint32_t count = pixels - pixel < PIXELS ? pixels - pixel : PIXELS;
         for (uint32_t p = 0; p < count; p++)
-            gather(&conv->window, in, memory.activations + in->at, (pixel + p) / out->w, (pixel + p) % out->w,
+            gather(&conv->window, in, activation(memory, in), (pixel + p) / out->w, (pixel + p) % out->w,
                    patches + p * shape.depth);
         for (uint32_t p = 0; p < PIXELS; p++)
             load_bias(plan, &conv->filter, shape.channels, acc + p * shape.channels);

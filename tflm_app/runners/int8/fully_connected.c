@@ -18,9 +18,9 @@ void fully_connected(const struct plan *plan, const struct plan_op *op, struct k
     const struct plan_fully_connected *fc = (const struct plan_fully_connected *)op;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     uint32_t rows = plan_elements(out) / out->c, depth = plan_elements(in) / rows;
-    const int8_t *input = memory.activations + in->at;
+    const int8_t *input = activation(memory, in);
     const int8_t *weights = (const int8_t *)plan->model + fc->filter.weights;
-    int8_t *output = memory.activations + out->at;
+    int8_t *output = activation(memory, out);
     int32_t *acc = memory.scratch;
     for (uint32_t row = 0; row < rows; row++, input += depth, output += out->c) {
         load_bias(plan, &fc->filter, out->c, acc);

@@ -2,17 +2,44 @@
 #ifndef RUNNERS_INT8_KERNELS_H
 #define RUNNERS_INT8_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
-#include "image/plan.h"
+#include "image/image.h"
 
-/* Where one invocation works: the activations of a worker and the kernels' scratch memory beside them. */
+/* Where one invocation works. Its samples lie one after the other in each tensor: a tensor that the plan puts at offset
+ * `at` of a one-sample arena begins at block * at, so what does not overlap for one sample does not for a block. */
 struct kernel_memory {
     int8_t *activations;
-    void *scratch; /* 64-byte aligned */
+    void *scratch;         /* 64-byte aligned */
+    const uint8_t *packed; /* this op's weights as kernel_set.pack left them */
+    uint32_t block;        /* samples the arena has room for */
+    uint32_t sample;       /* the one that a kernel of single samples works on */
+    uint32_t samples;      /* those that a kernel of whole blocks works on */
 };
 
 typedef void kernel(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory);
+
+/* Kernels that belong together. Which set runs is decided at build time on a microcontroller, at start on a host. */
+struct kernel_set {
+    const char *name;
+    struct {
+        kernel *run;
+        bool whole_block; /* takes all samples of the block at once */
+        size_t (*scratch)(const struct plan *plan, const struct plan_op *op);
+    } ops[PLAN_KINDS];
+    /* Bytes of work memory that a block of samples may take: 0 for one sample at a time. */
+    size_t block_bytes;
+    /* Packing, NULL for kernels that read the weights in place. packed_bytes is a multiple of 64. */
+    size_t (*packed_bytes)(const struct plan *plan, const struct plan_op *op);
+    void (*pack)(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
+                 unsigned worker, unsigned workers);
+};
+
+extern const struct kernel_set portable_kernels;
+
+/* The set that this build, on this machine, runs fastest. */
+const struct kernel_set *kernel_set_choose(void);
 
 kernel conv_2d, depthwise_conv_2d, fully_connected, add, mean, max_pool_2d, average_pool_2d, pad, softmax, quantize,
     relu6;
@@ -22,6 +49,12 @@ size_t conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 size_t depthwise_conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 size_t fully_connected_scratch(const struct plan *plan, const struct plan_op *op);
 size_t mean_scratch(const struct plan *plan, const struct plan_op *op);
+
+/* The first byte of a tensor: of this sample, which is that of the block where sample is 0. */
+static inline int8_t *activation(struct kernel_memory memory, const struct plan_tensor *t)
+{
+    return memory.activations + (size_t)t->at * memory.block + (size_t)memory.sample * plan_elements(t);
+}
 
 static inline const struct plan_tensor *tensor_in(const struct plan *plan, const struct plan_op *op)
 {

@@ -13,8 +13,8 @@ void mean(const struct plan *plan, const struct plan_op *op, struct kernel_memor
 {
     const struct plan_mean *p = (const struct plan_mean *)op;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    const int8_t *input = memory.activations + in->at;
-    int8_t *output = memory.activations + out->at;
+    const int8_t *input = activation(memory, in);
+    int8_t *output = activation(memory, out);
     int32_t *sums = memory.scratch;
     uint32_t step_c = p->axes & 4 ? 0 : 1, kept_c = p->axes & 4 ? 1 : in->c;
     uint32_t step_w = p->axes & 2 ? 0 : kept_c, kept_w = p->axes & 2 ? 1 : in->w;

@@ -6,8 +6,8 @@ void pad(const struct plan *plan, const struct plan_op *op, struct kernel_memory
 {
     const struct plan_pad *p = (const struct plan_pad *)op;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    const int8_t *input = memory.activations + in->at;
-    int8_t *output = memory.activations + out->at;
+    const int8_t *input = activation(memory, in);
+    int8_t *output = activation(memory, out);
     memset(output, p->value, plan_elements(out));
     for (uint32_t y = 0; y < in->h; y++)
         for (uint32_t x = 0; x < in->w; x++, input += in->c)

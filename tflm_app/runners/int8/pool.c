@@ -41,8 +41,8 @@ static void pool(const struct plan *plan, const struct plan_op *op, struct kerne
 {
     const struct plan_window *w = &((const struct plan_pool *)op)->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    const int8_t *input = memory.activations + in->at;
-    int8_t *output = memory.activations + out->at;
+    const int8_t *input = activation(memory, in);
+    int8_t *output = activation(memory, out);
     for (uint32_t y = 0; y < out->h; y++)
         for (uint32_t x = 0; x < out->w; x++) {
             uint32_t top, rows, left, columns;

@@ -1,9 +1,10 @@
-/* The in-tree runner: executes the PLAN section with the kernels of this folder. */
+/* The in-tree runner: executes the PLAN section with a set of kernels. */
 #include "runners/runner.h"
 
 #include "runners/int8/kernels.h"
+#include "zo/weights.h"
 
-enum { ALIGN = 64 };
+enum { ALIGN = 64, MAX_BLOCK = 32 };
 
 const char *runner_name(void)
 {
@@ -15,70 +16,97 @@ static size_t align_up(size_t size)
     return (size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static size_t scratch_of(const struct plan *plan, const struct plan_op *op)
-{
-    switch (op->kind) {
-    case PLAN_CONV_2D:
-        return conv_2d_scratch(plan, op);
-    case PLAN_DEPTHWISE_CONV_2D:
-        return depthwise_conv_2d_scratch(plan, op);
-    case PLAN_FULLY_CONNECTED:
-        return fully_connected_scratch(plan, op);
-    case PLAN_MEAN:
-        return mean_scratch(plan, op);
-    default:
-        return 0;
-    }
-}
-
 void runner_init(struct runner *runner, const struct image *image)
 {
     const struct plan *plan = &image->plan;
     const struct plan_op *op = (const struct plan_op *)plan->ops;
-    size_t scratch = 0;
+    const struct kernel_set *kernels = kernel_set_choose();
+    size_t scratch = 0, packed = 0;
     for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
-        size_t need = scratch_of(plan, op);
+        size_t need = kernels->ops[op->kind].scratch ? kernels->ops[op->kind].scratch(plan, op) : 0;
         scratch = need > scratch ? need : scratch;
+        packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
     }
-    runner->image = image;
-    runner->memory = (struct runner_memory){align_up(plan->arena), align_up(scratch)};
+    size_t block = kernels->block_bytes / (plan->arena ? plan->arena : 1);
+    *runner = (struct runner){.image = image, .kernels = kernels, .stale = kernels->pack != NULL};
+    runner->block = (uint32_t)(block < 1 ? 1 : block > MAX_BLOCK ? MAX_BLOCK : block);
+    runner->memory.activations = align_up((size_t)plan->arena * runner->block + (kernels->block_bytes ? ALIGN : 0));
+    runner->memory.scratch = align_up(scratch);
+    runner->memory.packed = packed;
 }
 
-int8_t *runner_input(const struct runner *runner, uint8_t *work)
+void runner_set_probe(struct runner *runner, uint64_t seed, int step)
 {
-    const struct plan *plan = &runner->image->plan;
-    return (int8_t *)work + plan->tensors[plan->input].at;
-}
-
-const int8_t *runner_output(const struct runner *runner, uint8_t *work)
-{
-    const struct plan *plan = &runner->image->plan;
-    return (const int8_t *)work + plan->tensors[plan->output].at;
-}
-
-void runner_invoke(const struct runner *runner, uint8_t *work)
-{
-    static kernel *const kernels[PLAN_KINDS] = {
-        [PLAN_CONV_2D] = conv_2d,
-        [PLAN_DEPTHWISE_CONV_2D] = depthwise_conv_2d,
-        [PLAN_FULLY_CONNECTED] = fully_connected,
-        [PLAN_ADD] = add,
-        [PLAN_MEAN] = mean,
-        [PLAN_MAX_POOL_2D] = max_pool_2d,
-        [PLAN_AVERAGE_POOL_2D] = average_pool_2d,
-        [PLAN_PAD] = pad,
-        [PLAN_SOFTMAX] = softmax,
-        [PLAN_QUANTIZE] = quantize,
-        [PLAN_RELU6] = relu6,
-    };
-    const struct plan *plan = &runner->image->plan;
-    struct kernel_memory memory = {(int8_t *)work, work + runner->memory.activations};
-    const struct plan_op *op = (const struct plan_op *)plan->ops;
-    for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op))
-        kernels[op->kind](plan, op, memory);
+    if (runner->kernels->pack) {
+        runner->stale = true;
+    } else if (seed == runner->probe_seed) {
+        zo_perturb(&runner->image->weights, seed, step - runner->probe_step);
+    } else {
+        zo_perturb(&runner->image->weights, runner->probe_seed, -runner->probe_step);
+        zo_perturb(&runner->image->weights, seed, step);
+    }
+    runner->probe_seed = seed;
+    runner->probe_step = step;
 }
 
 void runner_weights_written(struct runner *runner)
 {
-    (void)runner; /* the kernels read the weights where they are and keep nothing */
+    runner->stale = runner->kernels->pack != NULL; /* kernels without packed weights keep nothing */
+}
+
+bool runner_needs_prepare(const struct runner *runner)
+{
+    return runner->stale;
+}
+
+void runner_prepare(const struct runner *runner, unsigned worker, unsigned workers)
+{
+    const struct plan *plan = &runner->image->plan;
+    const struct plan_op *op = (const struct plan_op *)plan->ops;
+    uint8_t *packed = runner->packed;
+    for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
+        runner->kernels->pack(runner->image, op, runner->probe_seed, runner->probe_step, packed, worker, workers);
+        packed += runner->kernels->packed_bytes(plan, op);
+    }
+}
+
+void runner_prepared(struct runner *runner)
+{
+    runner->stale = false;
+}
+
+static int8_t *sample_of(const struct runner *runner, uint8_t *work, uint32_t tensor, uint32_t sample)
+{
+    struct kernel_memory memory = {.activations = (int8_t *)work, .block = runner->block, .sample = sample};
+    return activation(memory, &runner->image->plan.tensors[tensor]);
+}
+
+int8_t *runner_input(const struct runner *runner, uint8_t *work, uint32_t sample)
+{
+    return sample_of(runner, work, runner->image->plan.input, sample);
+}
+
+const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t sample)
+{
+    return sample_of(runner, work, runner->image->plan.output, sample);
+}
+
+void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
+{
+    const struct plan *plan = &runner->image->plan;
+    const struct kernel_set *kernels = runner->kernels;
+    struct kernel_memory memory = {
+        .activations = (int8_t *)work,
+        .scratch = work + runner->memory.activations,
+        .packed = runner->packed,
+        .block = runner->block,
+        .samples = samples,
+    };
+    const struct plan_op *op = (const struct plan_op *)plan->ops;
+    for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
+        uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : samples;
+        for (memory.sample = 0; memory.sample < calls; memory.sample++)
+            kernels->ops[op->kind].run(plan, op, memory);
+        memory.packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
+    }
 }

@@ -79,8 +79,8 @@ static void softmax_row(const struct plan_softmax *p, const int8_t *in, int8_t *
 void softmax(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    const int8_t *input = memory.activations + in->at;
-    int8_t *output = memory.activations + out->at;
+    const int8_t *input = activation(memory, in);
+    int8_t *output = activation(memory, out);
     for (uint32_t row = 0; row < in->h * in->w; row++, input += in->c, output += in->c)
         softmax_row((const struct plan_softmax *)op, input, output, in->c);
 }
