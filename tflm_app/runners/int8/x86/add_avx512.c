@@ -17,8 +17,9 @@ static inline void add_all(const struct plan *plan, const struct plan_op *op, co
                            int8_t *to, size_t count, bool half0, bool half1)
 {
     const struct plan_add *p = (const struct plan_add *)op;
-    struct rescale_lanes lanes0 = rescale_all(p->in0), lanes1 = rescale_all(p->in1), lanes2 = rescale_all(p->out);
-    struct output_lanes output = output_lanes(plan, op);
+    struct rescale_lanes lanes0 = rescale_all(p->in0, 0), lanes1 = rescale_all(p->in1, 0);
+    struct rescale_lanes lanes2 = rescale_all(p->out, tensor_out(plan, op)->zero_point);
+    struct output_range range = output_range(op);
     __m512i zero0 = _mm512_set1_epi32(plan->tensors[op->in0].zero_point);
     __m512i zero1 = _mm512_set1_epi32(plan->tensors[op->in1].zero_point);
     for (size_t i = 0; i < count; i += 64) {
@@ -34,7 +35,7 @@ static inline void add_all(const struct plan *plan, const struct plan_op *op, co
             v[j] = rescale_avx512(_mm512_add_epi32(widened(a + 16 * j, zero0, half0, &lanes0),
                                                    widened(b + 16 * j, zero1, half1, &lanes1)),
                                   &lanes2);
-        _mm512_mask_storeu_epi8(to + i, n < 64 ? (1ull << n) - 1 : ~0ull, narrow(v, &output));
+        _mm512_mask_storeu_epi8(to + i, n < 64 ? (1ull << n) - 1 : ~0ull, narrow(v, &range));
     }
 }
 

@@ -9,22 +9,42 @@
 
 #include "runners/int8/x86/packed.h"
 
-enum { BLOCK_BYTES = 1 << 20 };
+enum { BLOCK_BYTES = 2 << 20 };
 
 #define PORTABLE_OPS                                                                                                   \
-    [PLAN_MEAN] = {mean_avx512, true, mean_scratch}, [PLAN_MAX_POOL_2D] = {max_pool_2d_avx512, true, NULL},            \
     [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch}, [PLAN_PAD] = {pad, false, NULL},       \
     [PLAN_SOFTMAX] = {softmax, false, NULL}, [PLAN_QUANTIZE] = {quantize, false, NULL},                                \
     [PLAN_RELU6] = {relu6, false, NULL}
+
+#define AVX512_OPS                                                                                                     \
+    [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_vnni, true, depthwise_conv_2d_vnni_scratch},                         \
+    [PLAN_ADD] = {add_avx512, true, NULL}, [PLAN_MEAN] = {mean_avx512, true, mean_scratch},                            \
+    [PLAN_MAX_POOL_2D] = {max_pool_2d_avx512, true, NULL}
+
+static const struct kernel_set avx2_kernels = {
+    .name = "avx2",
+    .ops =
+        {
+            [PLAN_CONV_2D] = {conv_2d_avx2, true, product_avx2_scratch},
+            [PLAN_FULLY_CONNECTED] = {fully_connected_avx2, true, product_avx2_scratch},
+            [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_copied, true, depthwise_conv_2d_scratch},
+            [PLAN_ADD] = {add, false, NULL},
+            [PLAN_MEAN] = {mean, false, mean_scratch},
+            [PLAN_MAX_POOL_2D] = {max_pool_2d, false, NULL},
+            PORTABLE_OPS,
+        },
+    .block_bytes = BLOCK_BYTES,
+    .packed_bytes = packed_bytes_avx2,
+    .pack = pack_avx2,
+};
 
 static const struct kernel_set vnni_kernels = {
     .name = "vnni",
     .ops =
         {
             [PLAN_CONV_2D] = {conv_2d_vnni, true, product_vnni_scratch},
-            [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_vnni, true, depthwise_conv_2d_vnni_scratch},
             [PLAN_FULLY_CONNECTED] = {fully_connected_vnni, true, product_vnni_scratch},
-            [PLAN_ADD] = {add_avx512, true, NULL},
+            AVX512_OPS,
             PORTABLE_OPS,
         },
     .block_bytes = BLOCK_BYTES,
@@ -37,9 +57,8 @@ static const struct kernel_set amx_kernels = {
     .ops =
         {
             [PLAN_CONV_2D] = {conv_2d_amx, true, product_amx_scratch},
-            [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_vnni, true, depthwise_conv_2d_vnni_scratch},
             [PLAN_FULLY_CONNECTED] = {fully_connected_amx, true, product_amx_scratch},
-            [PLAN_ADD] = {add_avx512, true, NULL},
+            AVX512_OPS,
             PORTABLE_OPS,
         },
     .block_bytes = BLOCK_BYTES,
@@ -64,17 +83,25 @@ static bool have_amx(void)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
 
+static bool have_avx2(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+
+static const struct {
+    const struct kernel_set *set;
+    bool (*have)(void);
+} sets[] = {{&amx_kernels, have_amx}, {&vnni_kernels, have_vnni}, {&avx2_kernels, have_avx2}};
+
 const struct kernel_set *kernel_set_choose(void)
 {
+    enum { COUNT = sizeof sets / sizeof sets[0] };
     const char *most = getenv("ZO_KERNELS");
-    int level = !most                       ? 3
-                : strcmp(most, "amx") == 0  ? 3
-                : strcmp(most, "vnni") == 0 ? 2
-                : strcmp(most, "avx2") == 0 ? 1
-                                            : 0;
-    if (level >= 3 && have_amx())
-        return &amx_kernels;
-    if (level >= 2 && have_vnni())
-        return &vnni_kernels;
+    bool allowed = most == NULL;
+    for (int i = 0; i < COUNT; i++) {
+        allowed = allowed || strcmp(most, sets[i].set->name) == 0;
+        if (allowed && sets[i].have())
+            return sets[i].set;
+    }
     return &portable_kernels;
 }

@@ -86,7 +86,7 @@ static inline __m512i window_sum(const int32_t *columns, struct steps steps, uin
 /* Output row: all pixels of one channel block. kernel_w and row_groups are constants where this is inlined. */
 static inline void output_row(const int32_t *columns, struct steps steps, uint32_t kernel_w, uint32_t row_groups,
                               const __m512i *weights, const struct channel_constants *constants,
-                              const struct output_lanes *output, uint32_t pixels, __mmask16 valid, int8_t *out,
+                              const struct output_range *range, uint32_t pixels, __mmask16 valid, int8_t *out,
                               size_t stride)
 {
     struct rescale_lanes lanes = rescale_lanes(constants);
@@ -96,7 +96,7 @@ static inline void output_row(const int32_t *columns, struct steps steps, uint32
         for (int i = 0; i < PIXELS; i++)
             v[i] = rescale_avx512(window_sum(columns + i * steps.pixel, steps, kernel_w, row_groups, weights, start),
                                   &lanes);
-        store_rows(narrow(v, output), pixels - x, valid, out, stride);
+        store_rows(narrow(v, range), pixels - x, valid, out, stride);
     }
 }
 
@@ -106,12 +106,11 @@ void depthwise_conv_2d_vnni(const struct plan *plan, const struct plan_op *op, s
     const struct plan_window *w = &conv->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     if (depthwise_is_plain(plan, op)) {
-        for (memory.sample = 0; memory.sample < memory.samples; memory.sample++)
-            depthwise_conv_2d(plan, op, memory);
+        depthwise_conv_2d_copied(plan, op, memory);
         return;
     }
     struct depthwise_shape shape = depthwise_shape(plan, op);
-    struct output_lanes output = output_lanes(plan, op);
+    struct output_range range = output_range(op);
     struct steps steps = {(size_t)w->stride_w * in->c, (size_t)w->dilation_w * in->c, row_lanes(w, out)};
     int32_t *columns = memory.scratch;
     const int8_t *input = activation(memory, in);
@@ -135,9 +134,9 @@ void depthwise_conv_2d_vnni(const struct plan *plan, const struct plan_op *op, s
                     requantize_general(plan, op, &conv->filter, acc, channel, channels, to + x * out->c + channel);
                 }
             } else if (w->kernel_w == 3 && shape.row_groups == 1) {
-                output_row(at, steps, 3, 1, weights, constants, &output, out->w, valid, to + channel, out->c);
+                output_row(at, steps, 3, 1, weights, constants, &range, out->w, valid, to + channel, out->c);
             } else {
-                output_row(at, steps, w->kernel_w, shape.row_groups, weights, constants, &output, out->w, valid,
+                output_row(at, steps, w->kernel_w, shape.row_groups, weights, constants, &range, out->w, valid,
                            to + channel, out->c);
             }
         }

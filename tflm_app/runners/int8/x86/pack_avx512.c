@@ -204,26 +204,6 @@ static void pack_plain(const struct image *image, const struct plan_filter *filt
     }
 }
 
-static size_t align_up(size_t size)
-{
-    return (size + 63) / 64 * 64;
-}
-
-static size_t packed_bytes(const struct plan *plan, const struct plan_op *op, uint32_t least_columns)
-{
-    if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
-        struct product_shape shape = product_shape(plan, op, least_columns);
-        return shape.panels * panel_bytes(shape);
-    }
-    if (op->kind != PLAN_DEPTHWISE_CONV_2D)
-        return 0;
-    const struct plan_window *w = &((const struct plan_conv *)op)->window;
-    if (depthwise_is_plain(plan, op))
-        return align_up((size_t)w->kernel_h * w->kernel_w * tensor_out(plan, op)->c);
-    struct depthwise_shape shape = depthwise_shape(plan, op);
-    return shape.blocks * depthwise_block_bytes(shape);
-}
-
 /* offset: what the products add to their inputs, to have them unsigned. */
 static void pack(const struct image *image, const struct plan_op *op, uint32_t least_columns, int32_t offset,
                  uint64_t seed, int step, uint8_t *packed, unsigned worker, unsigned workers)
@@ -231,11 +211,8 @@ static void pack(const struct image *image, const struct plan_op *op, uint32_t l
     const struct plan *plan = &image->plan;
     int32_t zero = tensor_in(plan, op)->zero_point;
     if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
-        const struct plan_filter *filter = op->kind == PLAN_CONV_2D
-                                               ? &((const struct plan_conv *)op)->filter
-                                               : &((const struct plan_fully_connected *)op)->filter;
-        pack_product(image, op, filter, product_shape(plan, op, least_columns), seed, step, zero + offset, packed,
-                     worker, workers);
+        pack_product(image, op, filter_of(op), product_shape(plan, op, least_columns), seed, step, zero + offset,
+                     packed, worker, workers);
     } else if (op->kind == PLAN_DEPTHWISE_CONV_2D) {
         const struct plan_conv *conv = (const struct plan_conv *)op;
         uint32_t weights = conv->window.kernel_h * conv->window.kernel_w * tensor_out(plan, op)->c;
@@ -248,12 +225,12 @@ static void pack(const struct image *image, const struct plan_op *op, uint32_t l
 
 size_t packed_bytes_vnni(const struct plan *plan, const struct plan_op *op)
 {
-    return packed_bytes(plan, op, VNNI_COLUMNS);
+    return packed_bytes(plan, op, VNNI_COLUMNS, false);
 }
 
 size_t packed_bytes_amx(const struct plan *plan, const struct plan_op *op)
 {
-    return packed_bytes(plan, op, AMX_COLUMNS);
+    return packed_bytes(plan, op, AMX_COLUMNS, false);
 }
 
 void pack_vnni(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,

@@ -10,17 +10,17 @@
 #include "runners/int8/kernels.h"
 
 /* Output widths from which a set reads windows row by row. */
-enum { AMX_COLUMNS = 16, VNNI_COLUMNS = 8 };
+enum { AMX_COLUMNS = 16, VNNI_COLUMNS = 8, AVX2_COLUMNS = 4 };
 
-enum { LANES = 16, DEPTH_STEP = 64, TILE = 16 /* pixels */, MAX_SIGNS = LANES << 16 };
+enum { LANES = 16, MAX_SHIFT = 20, DEPTH_STEP = 64, TILE = 16 /* pixels */, MAX_SIGNS = LANES << 16 };
 
 /* Of 16 channels. rescale(x) of requantize.h for right shifts only:
  * t = high word of (x * multiplier + 2^31), plus x where the multiplier wrapped;
- * result = (t + half - (t >>> sign_shift)) >> shift. */
+ * result = (t + half - (t >>> sign_shift)) >> shift, zero point included. */
 struct channel_constants {
     int32_t start[LANES];      /* bias less zero point times the sum of the weights */
     int32_t multiplier[LANES]; /* twice the plan's, which wraps from 2^30 on */
-    int32_t half[LANES];       /* 2^(shift - 1), or 0 */
+    int32_t half[LANES];       /* 2^(shift - 1), or 0; plus the zero point << shift */
     int32_t shift[LANES];
     int32_t sign_shift[LANES]; /* 31: subtract 1 from a negative t; 32: do not, for there is no shift */
     uint32_t wrapped;          /* bit i: multiplier[i] is less by 2^32, x is to be added */
@@ -97,6 +97,13 @@ struct filter_index {
     uint32_t first;
 };
 
+/* The filter of an op that has one. */
+static inline const struct plan_filter *filter_of(const struct plan_op *op)
+{
+    return op->kind == PLAN_FULLY_CONNECTED ? &((const struct plan_fully_connected *)op)->filter
+                                            : &((const struct plan_conv *)op)->filter;
+}
+
 struct filter_index filter_index(const struct image *image, const struct plan_filter *filter);
 
 /* Fill in the constants of the channels first .. first + 15 whose weights sum up to sums[]; input is the value that a
@@ -105,9 +112,8 @@ void channel_constants(struct channel_constants *constants, const struct plan *p
                        const struct plan_filter *filter, uint32_t first, const int32_t *sums, int32_t input,
                        uint32_t depth);
 
-/* The bits of the signs first .. first + count - 1, the first of them at bit first % 128 of bits[]. */
-void sign_bits_portable(uint64_t seed, uint32_t first, uint32_t count, uint32_t *bits);
-void sign_bits_avx512(uint64_t seed, uint32_t first, uint32_t count, uint32_t *bits);
+/* Of an op, for a set that reads windows by rows from least_columns on; plain_depthwise: copies depthwise filters. */
+size_t packed_bytes(const struct plan *plan, const struct plan_op *op, uint32_t least_columns, bool plain_depthwise);
 
 size_t packed_bytes_avx2(const struct plan *plan, const struct plan_op *op);
 size_t packed_bytes_vnni(const struct plan *plan, const struct plan_op *op);
@@ -121,10 +127,11 @@ void pack_amx(const struct image *image, const struct plan_op *op, uint64_t seed
               unsigned worker, unsigned workers);
 
 kernel conv_2d_amx, conv_2d_vnni, conv_2d_avx2, fully_connected_amx, fully_connected_vnni, fully_connected_avx2,
-    depthwise_conv_2d_vnni, add_avx512, max_pool_2d_avx512, mean_avx512;
+    depthwise_conv_2d_copied, depthwise_conv_2d_vnni, add_avx512, max_pool_2d_avx512, mean_avx512;
 
 size_t product_amx_scratch(const struct plan *plan, const struct plan_op *op);
 size_t product_vnni_scratch(const struct plan *plan, const struct plan_op *op);
+size_t product_avx2_scratch(const struct plan *plan, const struct plan_op *op);
 size_t depthwise_conv_2d_vnni_scratch(const struct plan *plan, const struct plan_op *op);
 
 #endif

@@ -49,9 +49,8 @@ void mean_avx512(const struct plan *plan, const struct plan_op *op, struct kerne
             mean(plan, op, memory);
         return;
     }
-    struct rescale_lanes lanes = rescale_all(scale);
-    struct output_lanes output = {_mm512_set1_epi16((short)out->zero_point), _mm512_set1_epi8(-128),
-                                  _mm512_set1_epi8(127)};
+    struct rescale_lanes lanes = rescale_all(scale, out->zero_point);
+    struct output_range range = {0};
     __m512i start = _mm512_set1_epi32(-in->zero_point * (int32_t)p->count);
     const int8_t *from = activation(memory, in);
     int8_t *to = activation(memory, out);
@@ -68,7 +67,7 @@ void mean_avx512(const struct plan *plan, const struct plan_op *op, struct kerne
             }
             for (int i = 0; i < 4; i++)
                 sums[i] = rescale_avx512(_mm512_slli_epi32(sums[i], left), &lanes);
-            _mm512_mask_storeu_epi8(to + c, valid, narrow(sums, &output));
+            _mm512_mask_storeu_epi8(to + c, valid, narrow(sums, &range));
         }
     }
 }

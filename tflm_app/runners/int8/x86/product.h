@@ -5,11 +5,11 @@
 #include "runners/int8/x86/packed.h"
 
 enum {
-    PATCH_BYTES = 256 << 10, /* gathered at a time: in the L2 cache beside a panel */
+    PATCH_BYTES = 512 << 10, /* gathered at a time: in the L2 cache beside a panel */
     ACC_BYTES = 2 * 2 * 2 * TILE * LANES * 4,
 };
 
-/* Up to 16 pixels, whose inputs begin a fixed number of bytes apart. */
+/* A tile: up to 16 pixels, whose inputs begin a fixed number of bytes apart. */
 struct tile {
     const uint8_t *a;
     int8_t *out;
@@ -21,8 +21,9 @@ struct pitch {
     size_t pixel, segment;
 };
 
-/* acc[panel][tile][row][16] = start values + the products of one or two tiles with one or two panels. */
-static void multiply_tiles(const struct tile tiles[2], uint32_t count, struct pitch pitch, struct product_shape shape,
+/* acc[panel][tile][row][16] = start values + the products of tiles and panels: up to two by two, or four tiles by one
+ * panel (then as acc[tile][row][16]). */
+static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pitch pitch, struct product_shape shape,
                            const uint8_t *panel, uint32_t panels, int32_t *acc);
 
 struct product {
@@ -34,11 +35,11 @@ struct product {
     int32_t *acc;
 };
 
-/* Two tiles whose accumulators wait for requantisation while the next ones are multiplied. */
+/* Tiles whose accumulators wait for requantisation while the next ones are multiplied. */
 struct pending {
     const int32_t *acc;
     uint32_t panel, panels, count;
-    struct tile tiles[2];
+    struct tile tiles[4];
 };
 
 static void finish(const struct product *p, const struct pending *done)
@@ -62,20 +63,21 @@ static void multiply_grid(const struct product *p, const uint8_t *a, struct pitc
     uint32_t turn = 0;
     for (uint32_t panel = 0; panel < p->shape.panels; panel += 2) {
         const uint8_t *packed = p->packed + panel * panel_bytes(p->shape);
-        uint32_t panels = p->shape.panels - panel < 2 ? 1 : 2, count = 0;
-        struct tile tiles[2];
+        uint32_t panels = p->shape.panels - panel < 2 ? 1 : 2, most = 4 / panels, count = 0;
+        struct tile tiles[4];
         for (uint32_t y = 0; y < rows; y++)
             for (uint32_t x = 0; x < columns; x += TILE) {
                 tiles[count++] = (struct tile){a + y * row_pitch + x * pitch.pixel,
                                                out + ((size_t)y * columns + x) * p->shape.channels,
                                                columns - x < TILE ? columns - x : TILE};
-                if (count < 2 && !(y == rows - 1 && x + TILE >= columns))
+                if (count < most && !(y == rows - 1 && x + TILE >= columns))
                     continue;
                 int32_t *acc = p->acc + turn * (ACC_BYTES / 2 / sizeof *acc);
                 multiply_tiles(tiles, count, pitch, p->shape, packed, panels, acc);
                 if (waiting.count)
                     finish(p, &waiting);
-                waiting = (struct pending){acc, panel, panels, count, {tiles[0], tiles[1]}};
+                waiting = (struct pending){.acc = acc, .panel = panel, .panels = panels, .count = count};
+                memcpy(waiting.tiles, tiles, sizeof tiles);
                 turn ^= 1;
                 count = 0;
             }

@@ -7,8 +7,13 @@
 #define LEAST_COLUMNS AMX_COLUMNS
 #include "runners/int8/x86/product.h"
 
-/* Tiles 0 to 3 accumulate 2 x 16 pixels x 2 x 16 channels, 4 and 5 hold inputs, 6 and 7 weights: all 16 rows of 64
- * bytes. */
+/* GCC's intrinsics do not say that they read memory: all stores before, none that follow. */
+static inline void settle(const void *memory)
+{
+    __asm__ volatile("" ::"r"(memory) : "memory");
+}
+
+/* Tiles 0 to 3 accumulate 16 pixels x 16 channels each, 4 to 7 hold inputs and weights: all 16 rows of 64 bytes. */
 static void configure_tiles(void)
 {
     struct {
@@ -20,62 +25,109 @@ static void configure_tiles(void)
         config.bytes_per_row[i] = 64;
         config.rows[i] = 16;
     }
+    settle(&config);
     _tile_loadconfig(&config);
 }
 
-static void multiply_tiles(const struct tile tiles[2], uint32_t count, struct pitch pitch, struct product_shape shape,
-                           const uint8_t *panel, uint32_t panels, int32_t *acc)
+enum { ACC = TILE * LANES };
+
+static inline const uint8_t *weights_of(const uint8_t *panel)
 {
-    enum { ACC = TILE * LANES };
-    const uint8_t *second = panels == 2 ? panel + panel_bytes(shape) : panel;
-    const uint8_t *b0 = panel + sizeof(struct channel_constants), *b1 = second + sizeof(struct channel_constants);
-    size_t stride = pitch.pixel;
-    /* a stride of 0 loads the same 16 start values for all pixels */
-    _tile_loadd(0, ((const struct channel_constants *)panel)->start, 0);
-    _tile_loadd(1, ((const struct channel_constants *)panel)->start, 0);
-    _tile_loadd(2, ((const struct channel_constants *)second)->start, 0);
-    _tile_loadd(3, ((const struct channel_constants *)second)->start, 0);
+    return panel + sizeof(struct channel_constants);
+}
+
+/* A stride of 0 loads the same 16 start values for all pixels. */
+#define START(tile, panel) _tile_loadd(tile, ((const struct channel_constants *)(panel))->start, 0)
+
+static inline void two_by_two(const struct tile tiles[4], struct pitch pitch, struct product_shape shape,
+                              const uint8_t *panel, const uint8_t *second, int32_t *acc)
+{
+    const uint8_t *b0 = weights_of(panel), *b1 = weights_of(second);
+    START(0, panel);
+    START(1, panel);
+    START(2, second);
+    START(3, second);
     for (uint32_t s = 0; s < shape.segments; s++) {
         const uint8_t *a0 = tiles[0].a + s * pitch.segment, *a1 = tiles[1].a + s * pitch.segment;
-        const uint8_t *end = b0 + (size_t)shape.segment_steps * DEPTH_STEP * LANES;
-        if (count == 2 && panels == 2) {
-            for (; b0 < end; a0 += 64, a1 += 64, b0 += 64 * LANES, b1 += 64 * LANES) {
-                _tile_loadd(6, b0, 64);
-                _tile_loadd(4, a0, stride);
-                _tile_dpbssd(0, 4, 6);
-                _tile_loadd(7, b1, 64);
-                _tile_dpbssd(2, 4, 7);
-                _tile_loadd(5, a1, stride);
-                _tile_dpbssd(1, 5, 6);
-                _tile_dpbssd(3, 5, 7);
-            }
-        } else if (count == 2) {
-            for (; b0 < end; a0 += 64, a1 += 64, b0 += 64 * LANES) {
-                _tile_loadd(6, b0, 64);
-                _tile_loadd(4, a0, stride);
-                _tile_dpbssd(0, 4, 6);
-                _tile_loadd(5, a1, stride);
-                _tile_dpbssd(1, 5, 6);
-            }
-        } else {
-            for (; b0 < end; a0 += 64, b0 += 64 * LANES, b1 += 64 * LANES) {
-                _tile_loadd(4, a0, stride);
-                _tile_loadd(6, b0, 64);
-                _tile_dpbssd(0, 4, 6);
-                if (panels == 2) {
-                    _tile_loadd(7, b1, 64);
-                    _tile_dpbssd(2, 4, 7);
-                }
-            }
+        for (uint32_t k = 0; k < shape.segment_steps; k++, a0 += 64, a1 += 64, b0 += 1024, b1 += 1024) {
+            _tile_loadd(4, a0, pitch.pixel);
+            _tile_loadd(6, b0, 64);
+            _tile_loadd(5, a1, pitch.pixel);
+            _tile_loadd(7, b1, 64);
+            _tile_dpbssd(0, 4, 6);
+            _tile_dpbssd(1, 5, 6);
+            _tile_dpbssd(2, 4, 7);
+            _tile_dpbssd(3, 5, 7);
         }
     }
     _tile_stored(0, acc, 64);
-    if (count == 2)
-        _tile_stored(1, acc + ACC, 64);
-    if (panels == 2)
+    _tile_stored(1, acc + ACC, 64);
+    _tile_stored(2, acc + 2 * ACC, 64);
+    _tile_stored(3, acc + 3 * ACC, 64);
+}
+
+static inline void four_by_one(const struct tile tiles[4], struct pitch pitch, struct product_shape shape,
+                               const uint8_t *panel, int32_t *acc)
+{
+    const uint8_t *b = weights_of(panel);
+    START(0, panel);
+    START(1, panel);
+    START(2, panel);
+    START(3, panel);
+    for (uint32_t s = 0; s < shape.segments; s++) {
+        size_t at = s * pitch.segment;
+        for (uint32_t k = 0; k < shape.segment_steps; k++, at += 64, b += 1024) {
+            _tile_loadd(7, b, 64);
+            _tile_loadd(4, tiles[0].a + at, pitch.pixel);
+            _tile_loadd(5, tiles[1].a + at, pitch.pixel);
+            _tile_loadd(6, tiles[2].a + at, pitch.pixel);
+            _tile_dpbssd(0, 4, 7);
+            _tile_dpbssd(1, 5, 7);
+            _tile_loadd(4, tiles[3].a + at, pitch.pixel);
+            _tile_dpbssd(2, 6, 7);
+            _tile_dpbssd(3, 4, 7);
+        }
+    }
+    _tile_stored(0, acc, 64);
+    _tile_stored(1, acc + ACC, 64);
+    _tile_stored(2, acc + 2 * ACC, 64);
+    _tile_stored(3, acc + 3 * ACC, 64);
+}
+
+/* What remains at the end: one tile with one or two panels. */
+static inline void one_tile(const uint8_t *a, struct pitch pitch, struct product_shape shape, const uint8_t *panel,
+                            const uint8_t *second, int32_t *acc)
+{
+    const uint8_t *b0 = weights_of(panel), *b1 = weights_of(second);
+    START(0, panel);
+    START(2, second);
+    for (uint32_t s = 0; s < shape.segments; s++, a += pitch.segment)
+        for (uint32_t k = 0; k < shape.segment_steps; k++, b0 += 1024, b1 += 1024) {
+            _tile_loadd(4, a + 64 * k, pitch.pixel);
+            _tile_loadd(6, b0, 64);
+            _tile_dpbssd(0, 4, 6);
+            if (second != panel) {
+                _tile_loadd(7, b1, 64);
+                _tile_dpbssd(2, 4, 7);
+            }
+        }
+    _tile_stored(0, acc, 64);
+    if (second != panel)
         _tile_stored(2, acc + 2 * ACC, 64);
+}
+
+static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pitch pitch, struct product_shape shape,
+                           const uint8_t *panel, uint32_t panels, int32_t *acc)
+{
+    const uint8_t *second = panels == 2 ? panel + panel_bytes(shape) : panel;
+    settle(tiles);
     if (count == 2 && panels == 2)
-        _tile_stored(3, acc + 3 * ACC, 64);
+        two_by_two(tiles, pitch, shape, panel, second, acc);
+    else if (count == 4)
+        four_by_one(tiles, pitch, shape, panel, acc);
+    else
+        for (uint32_t t = 0; t < count; t++)
+            one_tile(tiles[t].a, pitch, shape, panel, second, acc + t * ACC);
 }
 
 void conv_2d_amx(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)

@@ -47,7 +47,7 @@ static inline void multiply_rows(const uint8_t *a, struct pitch pitch, struct pr
     }
 }
 
-static void multiply_tiles(const struct tile tiles[2], uint32_t count, struct pitch pitch, struct product_shape shape,
+static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pitch pitch, struct product_shape shape,
                            const uint8_t *panel, uint32_t panels, int32_t *acc)
 {
     const uint8_t *second = panel + (panels == 2 ? panel_bytes(shape) : 0);

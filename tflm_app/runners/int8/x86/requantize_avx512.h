@@ -24,18 +24,20 @@ static inline struct rescale_lanes rescale_lanes(const struct channel_constants 
                                   (__mmask16)c->wrapped};
 }
 
-/* One scale for all lanes: not for shifts to the left or by more than 24. */
+/* One scale for all lanes: not for shifts to the left or by more than MAX_SHIFT. */
 static inline bool scale_fits(struct plan_scale scale)
 {
-    return scale.shift <= 0 && scale.shift >= -24;
+    return scale.shift <= 0 && scale.shift >= -MAX_SHIFT;
 }
 
-static inline struct rescale_lanes rescale_all(struct plan_scale scale)
+/* rescale(x) + zero_point */
+static inline struct rescale_lanes rescale_all(struct plan_scale scale, int32_t zero_point)
 {
     __m512i m = _mm512_set1_epi32((int32_t)((uint32_t)scale.multiplier << 1));
+    int32_t half = scale.shift < 0 ? 1 << (-scale.shift - 1) : 0;
     return (struct rescale_lanes){m,
                                   m,
-                                  _mm512_set1_epi32(scale.shift < 0 ? 1 << (-scale.shift - 1) : 0),
+                                  _mm512_set1_epi32(half + (zero_point << -scale.shift)),
                                   _mm512_set1_epi32(-scale.shift),
                                   _mm512_set1_epi32(scale.shift < 0 ? 31 : 32),
                                   scale.multiplier >= 1 << 30 ? 0xFFFF : 0};
@@ -52,24 +54,24 @@ static inline __m512i rescale_avx512(__m512i x, const struct rescale_lanes *r)
     return _mm512_srav_epi32(t, r->shift);
 }
 
-struct output_lanes {
-    __m512i zero_point, min, max; /* int16; int8 */
+struct output_range {
+    __m512i min, max;
+    bool clamp; /* beyond what saturation to int8 does */
 };
 
-static inline struct output_lanes output_lanes(const struct plan *plan, const struct plan_op *op)
+static inline struct output_range output_range(const struct plan_op *op)
 {
-    return (struct output_lanes){_mm512_set1_epi16((short)tensor_out(plan, op)->zero_point),
-                                 _mm512_set1_epi8((char)op->min), _mm512_set1_epi8((char)op->max)};
+    return (struct output_range){_mm512_set1_epi8((char)op->min), _mm512_set1_epi8((char)op->max),
+                                 op->min != -128 || op->max != 127};
 }
 
 /* Four vectors of 16 to 64 bytes in their order. */
-static inline __m512i narrow(const __m512i v[4], const struct output_lanes *out)
+static inline __m512i narrow(const __m512i v[4], const struct output_range *range)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    __m512i low = _mm512_adds_epi16(_mm512_packs_epi32(v[0], v[1]), out->zero_point);
-    __m512i high = _mm512_adds_epi16(_mm512_packs_epi32(v[2], v[3]), out->zero_point);
-    __m512i bytes = _mm512_packs_epi16(low, high);
-    bytes = _mm512_min_epi8(_mm512_max_epi8(bytes, out->min), out->max);
+    __m512i bytes = _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3]));
+    if (range->clamp)
+        bytes = _mm512_min_epi8(_mm512_max_epi8(bytes, range->min), range->max);
     return _mm512_permutexvar_epi32(order, bytes);
 }
 
@@ -107,13 +109,13 @@ static inline void requantize_rows(const struct plan *plan, const struct plan_op
         return;
     }
     struct rescale_lanes lanes = rescale_lanes(constants);
-    struct output_lanes output = output_lanes(plan, op);
+    struct output_range range = output_range(op);
     __mmask16 valid = (__mmask16)((1u << channels) - 1);
     for (uint32_t r = 0; r < rows; r += 4, acc += 4 * LANES, out += 4 * stride) {
         __m512i v[4];
         for (int i = 0; i < 4; i++)
             v[i] = rescale_avx512(_mm512_load_si512(acc + i * LANES), &lanes);
-        store_rows(narrow(v, &output), rows - r, valid, out, stride);
+        store_rows(narrow(v, &range), rows - r, valid, out, stride);
     }
 }
 
