@@ -25,6 +25,7 @@ struct runner {
     uint8_t *packed; /* memory.packed bytes, 64-byte aligned: the caller sets it after runner_init */
     uint64_t probe_seed;
     int probe_step;
+    bool packed_before;
     bool stale; /* what packed holds is not what the next invocation is to see */
 };
 

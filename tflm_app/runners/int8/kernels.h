@@ -20,6 +20,14 @@ struct kernel_memory {
 
 typedef void kernel(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory);
 
+/* What packing is to make of the weights w, and which share of it. */
+struct packing {
+    uint64_t seed; /* w + step * z(seed) */
+    int step;
+    bool first; /* nothing was packed before: what does not depend on weights is to be made too */
+    unsigned worker, workers;
+};
+
 /* Kernels that belong together. Which set runs is decided at build time on a microcontroller, at start on a host. */
 struct kernel_set {
     const char *name;
@@ -32,8 +40,7 @@ struct kernel_set {
     size_t block_bytes;
     /* Packing, NULL for kernels that read the weights in place. packed_bytes is a multiple of 64. */
     size_t (*packed_bytes)(const struct plan *plan, const struct plan_op *op);
-    void (*pack)(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
-                 unsigned worker, unsigned workers);
+    void (*pack)(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed);
 };
 
 extern const struct kernel_set portable_kernels;

@@ -64,8 +64,9 @@ void runner_prepare(const struct runner *runner, unsigned worker, unsigned worke
     const struct plan *plan = &runner->image->plan;
     const struct plan_op *op = (const struct plan_op *)plan->ops;
     uint8_t *packed = runner->packed;
+    struct packing packing = {runner->probe_seed, runner->probe_step, !runner->packed_before, worker, workers};
     for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
-        runner->kernels->pack(runner->image, op, runner->probe_seed, runner->probe_step, packed, worker, workers);
+        runner->kernels->pack(runner->image, op, &packing, packed);
         packed += runner->kernels->packed_bytes(plan, op);
     }
 }
@@ -73,6 +74,7 @@ void runner_prepare(const struct runner *runner, unsigned worker, unsigned worke
 void runner_prepared(struct runner *runner)
 {
     runner->stale = false;
+    runner->packed_before = true;
 }
 
 static int8_t *sample_of(const struct runner *runner, uint8_t *work, uint32_t tensor, uint32_t sample)

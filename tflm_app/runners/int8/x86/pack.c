@@ -20,27 +20,31 @@ struct filter_index filter_index(const struct image *image, const struct plan_fi
 }
 
 void channel_constants(struct channel_constants *constants, const struct plan *plan, const struct plan_op *op,
-                       const struct plan_filter *filter, uint32_t first, const int32_t *sums, int32_t input,
-                       uint32_t depth)
+                       uint32_t first, const int32_t *sums, int32_t input, uint32_t depth, bool all)
 {
+    const struct plan_filter *filter = filter_of(op);
     uint32_t channels = tensor_out(plan, op)->c;
     const int32_t *multipliers = plan->pool + filter->scales, *shifts = multipliers + channels;
     const int32_t *bias = (const int32_t *)(plan->model + filter->bias);
     int32_t zero_point = tensor_out(plan, op)->zero_point;
-    memset(constants, 0, sizeof *constants);
+    if (all)
+        memset(constants, 0, sizeof *constants);
     for (uint32_t i = 0; i < LANES && first + i < channels; i++) {
         uint32_t c = first + i;
         int32_t b = filter->bias == PLAN_NO_BIAS ? 0 : bias[c], right = -shifts[c];
+        constants->start[i] = BIAS + (uint32_t)b - (uint32_t)input * (uint32_t)sums[i];
+        if (!all)
+            continue;
         int64_t largest = (b < 0 ? -(int64_t)b : b) + (int64_t)depth * 255 * 128;
-        if (right < 0 || right > MAX_SHIFT || largest >= 1 << 30)
+        if (right < 0 || right > MAX_SHIFT || largest >= 1 << 30) {
             constants->general = 1;
-        constants->start[i] = b - input * sums[i];
-        constants->wrapped |= (uint32_t)(multipliers[c] >= 1 << 30) << i;
-        constants->multiplier[i] = (int32_t)((uint32_t)multipliers[c] << 1);
-        constants->shift[i] = right;
-        if (right >= 0 && right <= MAX_SHIFT)
-            constants->half[i] = (right ? 1 << (right - 1) : 0) + (zero_point << right);
+            continue;
+        }
+        constants->multiplier[i] = (uint32_t)multipliers[c] << 1;
+        constants->shift[i] = (uint32_t)right;
         constants->sign_shift[i] = right > 0 ? 31 : 32;
+        (i % 2 ? constants->offset_odd : constants->offset_even)[i / 2] =
+            rescale_offset((struct plan_scale){multipliers[c], shifts[c]}, zero_point);
     }
 }
 
@@ -61,26 +65,26 @@ size_t packed_bytes(const struct plan *plan, const struct plan_op *op, uint32_t 
 
 /* to[i] = the weights first .. first + count - 1 of a filter, perturbed. */
 static void perturbed_copy(const struct image *image, const struct plan_filter *filter, uint32_t first, uint32_t count,
-                           uint64_t seed, int step, int8_t *to)
+                           const struct packing *packing, int8_t *to)
 {
     struct filter_index index = filter_index(image, filter);
     const int8_t *weights = (const int8_t *)image->plan.model + filter->weights + first;
     uint32_t words[4], have = UINT32_MAX;
     memcpy(to, weights, count);
-    if (!index.trainable || !step)
+    if (!index.trainable || !packing->step)
         return;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = index.first + first + i;
         if (at / BLOCK != have) {
             have = at / BLOCK;
-            philox4x32(seed, have, PHILOX_SIGNS, words);
+            philox4x32(packing->seed, have, PHILOX_SIGNS, words);
         }
-        to[i] = (int8_t)(to[i] + (words[at / 32 % 4] >> at % 32 & 1 ? step : -step));
+        to[i] = (int8_t)(to[i] + (words[at / 32 % 4] >> at % 32 & 1 ? packing->step : -packing->step));
     }
 }
 
-static void pack_panel(const struct image *image, const struct plan_op *op, struct product_shape shape, uint64_t seed,
-                       int step, uint32_t first, uint8_t *panel)
+static void pack_panel(const struct image *image, const struct plan_op *op, struct product_shape shape,
+                       const struct packing *packing, uint32_t first, uint8_t *panel)
 {
     static _Thread_local int8_t row[MAX_SIGNS / LANES];
     uint32_t channels = shape.channels - first < LANES ? shape.channels - first : LANES, depth = product_depth(shape);
@@ -88,15 +92,15 @@ static void pack_panel(const struct image *image, const struct plan_op *op, stru
     int32_t sums[LANES] = {0};
     memset(to, 0, (size_t)padded_depth(shape) * LANES);
     for (uint32_t c = 0; c < channels; c++) {
-        perturbed_copy(image, filter_of(op), (first + c) * depth, depth, seed, step, row);
+        perturbed_copy(image, filter_of(op), (first + c) * depth, depth, packing, row);
         for (uint32_t k = 0; k < depth; k++) {
             uint32_t at = k / shape.segment_depth * shape.segment_steps * DEPTH_STEP + k % shape.segment_depth;
             to[at / 4 * 64 + c * 4 + at % 4] = (uint8_t)row[k];
             sums[c] += row[k];
         }
     }
-    channel_constants((struct channel_constants *)panel, &image->plan, op, filter_of(op), first, sums,
-                      tensor_in(&image->plan, op)->zero_point, depth);
+    channel_constants((struct channel_constants *)panel, &image->plan, op, first, sums,
+                      tensor_in(&image->plan, op)->zero_point, depth, packing->first);
 }
 
 size_t packed_bytes_avx2(const struct plan *plan, const struct plan_op *op)
@@ -104,17 +108,16 @@ size_t packed_bytes_avx2(const struct plan *plan, const struct plan_op *op)
     return packed_bytes(plan, op, AVX2_COLUMNS, true);
 }
 
-void pack_avx2(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
-               unsigned worker, unsigned workers)
+void pack_avx2(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed)
 {
     const struct plan *plan = &image->plan;
     if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
         struct product_shape shape = product_shape(plan, op, AVX2_COLUMNS);
-        for (uint32_t p = worker; p < shape.panels; p += workers)
-            pack_panel(image, op, shape, seed, step, p * LANES, packed + p * panel_bytes(shape));
-    } else if (op->kind == PLAN_DEPTHWISE_CONV_2D && worker == 0) {
+        for (uint32_t p = packing->worker; p < shape.panels; p += packing->workers)
+            pack_panel(image, op, shape, packing, p * LANES, packed + p * panel_bytes(shape));
+    } else if (op->kind == PLAN_DEPTHWISE_CONV_2D && packing->worker == 0) {
         const struct plan_window *w = &((const struct plan_conv *)op)->window;
-        perturbed_copy(image, filter_of(op), 0, w->kernel_h * w->kernel_w * tensor_out(plan, op)->c, seed, step,
+        perturbed_copy(image, filter_of(op), 0, w->kernel_h * w->kernel_w * tensor_out(plan, op)->c, packing,
                        (int8_t *)packed);
     }
 }

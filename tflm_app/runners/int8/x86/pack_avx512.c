@@ -18,7 +18,8 @@ static inline void multiply(__m512i a, __m512i b, __m512i *low, __m512i *high)
     *high = _mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
 }
 
-void sign_bits_avx512(uint64_t seed, uint32_t first, uint32_t count, uint32_t *bits)
+/* The bits of the signs first .. first + count - 1, the first of them at bit first % 128 of bits[]. */
+static void sign_bits(uint64_t seed, uint32_t first, uint32_t count, uint32_t *bits)
 {
     uint32_t end = (first + count + BLOCK - 1) / BLOCK;
     const __m512i m0 = _mm512_set1_epi32((int)0xD2511F53u), m1 = _mm512_set1_epi32((int)0xCD9E8D57u);
@@ -106,30 +107,29 @@ static inline __m512i perturbed(const int8_t *weights, uint32_t count, const str
 }
 
 /* For the weights first .. first + count - 1 of a filter, at most MAX_SIGNS of them; until the next call. */
-static struct signs signs_of(struct filter_index index, uint64_t seed, int step, uint32_t first, uint32_t count)
+static struct signs signs_of(struct filter_index index, const struct packing *packing, uint32_t first, uint32_t count)
 {
-    struct signs signs = {NULL, 0, _mm512_set1_epi8((char)step), _mm512_set1_epi8((char)(2 * step))};
-    if (index.trainable && step) {
+    struct signs signs = {NULL, 0, _mm512_set1_epi8((char)packing->step), _mm512_set1_epi8((char)(2 * packing->step))};
+    if (index.trainable && packing->step) {
         signs.base = (index.first + first) / BLOCK * BLOCK;
         signs.bits = (const uint8_t *)sign_words;
-        sign_bits_avx512(seed, index.first + first, count, sign_words);
+        sign_bits(packing->seed, index.first + first, count, sign_words);
     }
     return signs;
 }
 
-static void pack_product(const struct image *image, const struct plan_op *op, const struct plan_filter *filter,
-                         struct product_shape shape, uint64_t seed, int step, int32_t input, uint8_t *packed,
-                         unsigned worker, unsigned workers)
+static void pack_product(const struct image *image, const struct plan_op *op, struct product_shape shape,
+                         const struct packing *packing, int32_t input, uint8_t *packed)
 {
     const struct plan *plan = &image->plan;
     uint32_t depth = product_depth(shape);
-    struct filter_index index = filter_index(image, filter);
-    const int8_t *weights = (const int8_t *)plan->model + filter->weights;
-    for (uint32_t p = worker; p < shape.panels; p += workers) {
+    struct filter_index index = filter_index(image, filter_of(op));
+    const int8_t *weights = (const int8_t *)plan->model + filter_of(op)->weights;
+    for (uint32_t p = packing->worker; p < shape.panels; p += packing->workers) {
         uint8_t *panel = packed + p * panel_bytes(shape);
         __m512i *to = (__m512i *)(panel + sizeof(struct channel_constants));
         uint32_t first = p * LANES, channels = shape.channels - first < LANES ? shape.channels - first : LANES;
-        struct signs signs = signs_of(index, seed, step, first * depth, channels * depth);
+        struct signs signs = signs_of(index, packing, first * depth, channels * depth);
         __m512i sums = _mm512_setzero_si512();
         for (uint32_t i = 0; i < shape.segments * shape.segment_steps; i++, to += LANES) {
             __m512i rows[LANES];
@@ -146,57 +146,65 @@ static void pack_product(const struct image *image, const struct plan_op *op, co
         }
         int32_t sum[LANES];
         _mm512_storeu_si512(sum, sums);
-        channel_constants((struct channel_constants *)panel, plan, op, filter, first, sum, input, depth);
+        channel_constants((struct channel_constants *)panel, plan, op, first, sum, input, depth, packing->first);
     }
 }
 
+/* Four taps of 16 channels to 16 lanes of four taps. */
+static inline __m512i interleave(const __m128i taps[4])
+{
+    __m128i low01 = _mm_unpacklo_epi8(taps[0], taps[1]), high01 = _mm_unpackhi_epi8(taps[0], taps[1]);
+    __m128i low23 = _mm_unpacklo_epi8(taps[2], taps[3]), high23 = _mm_unpackhi_epi8(taps[2], taps[3]);
+    __m512i lanes = _mm512_castsi128_si512(_mm_unpacklo_epi16(low01, low23));
+    lanes = _mm512_inserti32x4(lanes, _mm_unpackhi_epi16(low01, low23), 1);
+    lanes = _mm512_inserti32x4(lanes, _mm_unpacklo_epi16(high01, high23), 2);
+    return _mm512_inserti32x4(lanes, _mm_unpackhi_epi16(high01, high23), 3);
+}
+
 /* A depthwise filter is [row][column][channel]: taps of one column, 4 rows at a time, to the 4 bytes of a lane. */
-static void pack_depthwise(const struct image *image, const struct plan_conv *conv, uint64_t seed, int step,
-                           int32_t input, uint8_t *packed, unsigned worker, unsigned workers)
+static void pack_depthwise(const struct image *image, const struct plan_conv *conv, const struct packing *packing,
+                           int32_t input, uint8_t *packed)
 {
     const struct plan *plan = &image->plan;
     struct depthwise_shape shape = depthwise_shape(plan, &conv->op);
     struct filter_index index = filter_index(image, &conv->filter);
     const int8_t *weights = (const int8_t *)plan->model + conv->filter.weights;
     uint32_t rows = conv->window.kernel_h, all = tensor_out(plan, &conv->op)->c;
-    struct signs signs = signs_of(index, seed, step, 0, rows * shape.columns * all);
-    for (uint32_t block = worker; block < shape.blocks; block += workers) {
+    struct signs signs = signs_of(index, packing, 0, rows * shape.columns * all);
+    for (uint32_t block = packing->worker; block < shape.blocks; block += packing->workers) {
         uint8_t *at = packed + block * depthwise_block_bytes(shape);
         __m512i *to = (__m512i *)(at + sizeof(struct channel_constants));
         uint32_t first = block * LANES, channels = all - first < LANES ? all - first : LANES;
         __m512i sums = _mm512_setzero_si512();
         for (uint32_t x = 0; x < shape.columns; x++) {
             for (uint32_t group = 0; group < shape.row_groups; group++, to++) {
-                int8_t taps[LANES][4] = {{0}};
+                __m128i taps[4] = {_mm_setzero_si128(), _mm_setzero_si128(), _mm_setzero_si128(), _mm_setzero_si128()};
                 for (uint32_t i = 0; i < 4 && 4 * group + i < rows; i++) {
                     uint32_t tap = ((4 * group + i) * shape.columns + x) * all + first;
-                    int8_t row[64];
-                    _mm512_storeu_si512(row, perturbed(weights + tap, channels, &signs, index.first + tap));
-                    for (uint32_t c = 0; c < channels; c++)
-                        taps[c][i] = row[c];
+                    taps[i] = _mm512_castsi512_si128(perturbed(weights + tap, channels, &signs, index.first + tap));
                 }
-                __m512i lanes = _mm512_loadu_si512(taps);
+                __m512i lanes = interleave(taps);
                 sums = _mm512_dpbusd_epi32(sums, _mm512_set1_epi8(1), lanes);
                 _mm512_store_si512(to, lanes);
             }
         }
         int32_t sum[LANES];
         _mm512_storeu_si512(sum, sums);
-        channel_constants((struct channel_constants *)at, plan, &conv->op, &conv->filter, first, sum, input,
-                          rows * shape.columns);
+        channel_constants((struct channel_constants *)at, plan, &conv->op, first, sum, input, rows * shape.columns,
+                          packing->first);
     }
 }
 
 /* Weights in their own order, perturbed: for kernels of the portable set. */
-static void pack_plain(const struct image *image, const struct plan_filter *filter, uint32_t count, uint64_t seed,
-                       int step, uint8_t *packed)
+static void pack_plain(const struct image *image, const struct plan_filter *filter, uint32_t count,
+                       const struct packing *packing, uint8_t *packed)
 {
     enum { PIECE = BLOCK * BLOCKS };
     struct filter_index index = filter_index(image, filter);
     const int8_t *weights = (const int8_t *)image->plan.model + filter->weights;
     for (uint32_t start = 0; start < count; start += PIECE) {
         uint32_t end = count - start < PIECE ? count : start + PIECE;
-        struct signs signs = signs_of(index, seed, step, start, end - start);
+        struct signs signs = signs_of(index, packing, start, end - start);
         for (uint32_t i = start; i < end; i += 64) {
             uint32_t n = end - i < 64 ? end - i : 64;
             _mm512_mask_storeu_epi8(packed + i, first_bytes(n), perturbed(weights + i, n, &signs, index.first + i));
@@ -206,20 +214,19 @@ static void pack_plain(const struct image *image, const struct plan_filter *filt
 
 /* offset: what the products add to their inputs, to have them unsigned. */
 static void pack(const struct image *image, const struct plan_op *op, uint32_t least_columns, int32_t offset,
-                 uint64_t seed, int step, uint8_t *packed, unsigned worker, unsigned workers)
+                 const struct packing *packing, uint8_t *packed)
 {
     const struct plan *plan = &image->plan;
     int32_t zero = tensor_in(plan, op)->zero_point;
     if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
-        pack_product(image, op, filter_of(op), product_shape(plan, op, least_columns), seed, step, zero + offset,
-                     packed, worker, workers);
+        pack_product(image, op, product_shape(plan, op, least_columns), packing, zero + offset, packed);
     } else if (op->kind == PLAN_DEPTHWISE_CONV_2D) {
         const struct plan_conv *conv = (const struct plan_conv *)op;
         uint32_t weights = conv->window.kernel_h * conv->window.kernel_w * tensor_out(plan, op)->c;
         if (!depthwise_is_plain(plan, op))
-            pack_depthwise(image, conv, seed, step, zero + 128, packed, worker, workers);
-        else if (worker == 0)
-            pack_plain(image, &conv->filter, weights, seed, step, packed);
+            pack_depthwise(image, conv, packing, zero + 128, packed);
+        else if (packing->worker == 0)
+            pack_plain(image, &conv->filter, weights, packing, packed);
     }
 }
 
@@ -233,14 +240,12 @@ size_t packed_bytes_amx(const struct plan *plan, const struct plan_op *op)
     return packed_bytes(plan, op, AMX_COLUMNS, false);
 }
 
-void pack_vnni(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
-               unsigned worker, unsigned workers)
+void pack_vnni(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed)
 {
-    pack(image, op, VNNI_COLUMNS, 128, seed, step, packed, worker, workers);
+    pack(image, op, VNNI_COLUMNS, 128, packing, packed);
 }
 
-void pack_amx(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
-              unsigned worker, unsigned workers)
+void pack_amx(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed)
 {
-    pack(image, op, AMX_COLUMNS, 0, seed, step, packed, worker, workers);
+    pack(image, op, AMX_COLUMNS, 0, packing, packed);
 }

@@ -14,19 +14,33 @@ enum { AMX_COLUMNS = 16, VNNI_COLUMNS = 8, AVX2_COLUMNS = 4 };
 
 enum { LANES = 16, MAX_SHIFT = 20, DEPTH_STEP = 64, TILE = 16 /* pixels */, MAX_SIGNS = LANES << 16 };
 
-/* Of 16 channels. rescale(x) of requantize.h for right shifts only:
- * t = high word of (x * multiplier + 2^31), plus x where the multiplier wrapped;
- * result = (t + half - (t >>> sign_shift)) >> shift, zero point included. */
+/* Of 16 channels: rescale(x) + zero point of requantize.h, for right shifts, in few instructions.
+ *
+ * With m the plan's multiplier, the doubling high product is t = (2 m x + 2^31) >> 32. Accumulators hold u = x + 2^31,
+ * unsigned, so 2 m fits into 32 bits and t is the high word of 2 m u + 2^31 - 2^32 m. What is added to t before the
+ * shift (one half and the zero point, less one where x is negative, for ties away from zero) joins that constant:
+ *
+ *     (high word of (2 m u + offset) + (u >>> sign_shift)) >> shift
+ *
+ * u >>> 31 is 1 where x is not negative, so the constant has the one less. (x = -1 with m = 2^30, whose t is 0, comes
+ * out the same.) Without a shift there is no tie: sign_shift is 32. */
 struct channel_constants {
-    int32_t start[LANES];      /* bias less zero point times the sum of the weights */
-    int32_t multiplier[LANES]; /* twice the plan's, which wraps from 2^30 on */
-    int32_t half[LANES];       /* 2^(shift - 1), or 0; plus the zero point << shift */
-    int32_t shift[LANES];
-    int32_t sign_shift[LANES]; /* 31: subtract 1 from a negative t; 32: do not, for there is no shift */
-    uint32_t wrapped;          /* bit i: multiplier[i] is less by 2^32, x is to be added */
-    uint32_t general;          /* shifts to the left or huge sums: not with this formula */
-    uint32_t unused[LANES - 2];
+    uint32_t start[LANES]; /* BIAS + bias less zero point times the sum of the weights */
+    uint32_t multiplier[LANES];
+    uint64_t offset_even[LANES / 2], offset_odd[LANES / 2]; /* of the lanes 0, 2, ... and 1, 3, ... */
+    uint32_t shift[LANES], sign_shift[LANES];
+    uint32_t general; /* shifts to the left or huge sums: not with this formula */
+    uint32_t unused[LANES - 1];
 };
+
+#define BIAS 0x80000000u
+
+static inline uint64_t rescale_offset(struct plan_scale scale, int32_t zero_point)
+{
+    int64_t before_shift = scale.shift < 0 ? (1 << (-scale.shift - 1)) - 1 : 0;
+    before_shift += (int64_t)zero_point << -scale.shift;
+    return ((uint64_t)before_shift << 32) + BIAS - ((uint64_t)scale.multiplier << 32);
+}
 
 /* How the depth of a product is cut: one segment where patches are gathered, else one a row of the window, read from
  * the input where it is. Each is padded to whole steps. */
@@ -106,11 +120,10 @@ static inline const struct plan_filter *filter_of(const struct plan_op *op)
 
 struct filter_index filter_index(const struct image *image, const struct plan_filter *filter);
 
-/* Fill in the constants of the channels first .. first + 15 whose weights sum up to sums[]; input is the value that a
- * zero of the network has in the product. */
+/* Fill in the constants of the channels first .. first + 15, or only start, which depends on the weights: on their
+ * sums. input is the value that a zero of the network has in the product. */
 void channel_constants(struct channel_constants *constants, const struct plan *plan, const struct plan_op *op,
-                       const struct plan_filter *filter, uint32_t first, const int32_t *sums, int32_t input,
-                       uint32_t depth);
+                       uint32_t first, const int32_t *sums, int32_t input, uint32_t depth, bool all);
 
 /* Of an op, for a set that reads windows by rows from least_columns on; plain_depthwise: copies depthwise filters. */
 size_t packed_bytes(const struct plan *plan, const struct plan_op *op, uint32_t least_columns, bool plain_depthwise);
@@ -119,12 +132,9 @@ size_t packed_bytes_avx2(const struct plan *plan, const struct plan_op *op);
 size_t packed_bytes_vnni(const struct plan *plan, const struct plan_op *op);
 size_t packed_bytes_amx(const struct plan *plan, const struct plan_op *op);
 
-void pack_avx2(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
-               unsigned worker, unsigned workers);
-void pack_vnni(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
-               unsigned worker, unsigned workers);
-void pack_amx(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
-              unsigned worker, unsigned workers);
+void pack_avx2(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed);
+void pack_vnni(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed);
+void pack_amx(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed);
 
 kernel conv_2d_amx, conv_2d_vnni, conv_2d_avx2, fully_connected_amx, fully_connected_vnni, fully_connected_avx2,
     depthwise_conv_2d_copied, depthwise_conv_2d_vnni, add_avx512, max_pool_2d_avx512, mean_avx512;

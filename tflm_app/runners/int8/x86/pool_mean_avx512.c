@@ -51,6 +51,7 @@ void mean_avx512(const struct plan *plan, const struct plan_op *op, struct kerne
     }
     struct rescale_lanes lanes = rescale_all(scale, out->zero_point);
     struct output_range range = {0};
+    const __m512i bias = _mm512_set1_epi32((int32_t)BIAS);
     __m512i start = _mm512_set1_epi32(-in->zero_point * (int32_t)p->count);
     const int8_t *from = activation(memory, in);
     int8_t *to = activation(memory, out);
@@ -66,7 +67,7 @@ void mean_avx512(const struct plan *plan, const struct plan_op *op, struct kerne
                 sums[3] = _mm512_add_epi32(sums[3], _mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32(x, 3)));
             }
             for (int i = 0; i < 4; i++)
-                sums[i] = rescale_avx512(_mm512_slli_epi32(sums[i], left), &lanes);
+                sums[i] = rescale_avx512(_mm512_add_epi32(_mm512_slli_epi32(sums[i], left), bias), &lanes);
             _mm512_mask_storeu_epi8(to + c, valid, narrow(sums, &range));
         }
     }

@@ -7,18 +7,16 @@
 enum { HALF = LANES / 2, ROWS = 4 };
 
 /* rescale_avx512 of 8 lanes. */
-static inline __m256i rescale_avx2(__m256i x, const struct channel_constants *c, int first)
+static inline __m256i rescale_avx2(__m256i u, const struct channel_constants *c, int first)
 {
-    const __m256i round = _mm256_set1_epi64x(1ll << 31);
     __m256i m = _mm256_load_si256((const __m256i *)(c->multiplier + first));
-    __m256i even = _mm256_add_epi64(_mm256_mul_epi32(x, m), round);
-    __m256i odd = _mm256_add_epi64(_mm256_mul_epi32(_mm256_srli_epi64(x, 32), _mm256_srli_epi64(m, 32)), round);
+    __m256i even =
+        _mm256_add_epi64(_mm256_mul_epu32(u, m), _mm256_load_si256((const __m256i *)(c->offset_even + first / 2)));
+    __m256i odd = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(u, 32), _mm256_srli_epi64(m, 32)),
+                                   _mm256_load_si256((const __m256i *)(c->offset_odd + first / 2)));
     __m256i high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
-    /* the multipliers that wrapped are the negative ones */
-    __m256i t = _mm256_add_epi32(high, _mm256_and_si256(x, _mm256_srai_epi32(m, 31)));
-    __m256i sign = _mm256_srlv_epi32(t, _mm256_load_si256((const __m256i *)(c->sign_shift + first)));
-    t = _mm256_sub_epi32(_mm256_add_epi32(t, _mm256_load_si256((const __m256i *)(c->half + first))), sign);
-    return _mm256_srav_epi32(t, _mm256_load_si256((const __m256i *)(c->shift + first)));
+    __m256i sign = _mm256_srlv_epi32(u, _mm256_load_si256((const __m256i *)(c->sign_shift + first)));
+    return _mm256_srav_epi32(_mm256_add_epi32(high, sign), _mm256_load_si256((const __m256i *)(c->shift + first)));
 }
 
 static void requantize_rows(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
@@ -31,8 +29,9 @@ static void requantize_rows(const struct plan *plan, const struct plan_op *op, c
     for (uint32_t r = 0; r < rows; r++, acc += LANES, out += stride) {
         if (constants->general) {
             for (uint32_t i = 0; i < channels; i++)
-                out[i] = clamp_int8(rescale(acc[i], multipliers[first + i], shifts[first + i]) + zero_point, op->min,
-                                    op->max);
+                out[i] = clamp_int8(
+                    rescale((int32_t)((uint32_t)acc[i] - BIAS), multipliers[first + i], shifts[first + i]) + zero_point,
+                    op->min, op->max);
             continue;
         }
         __m256i low = rescale_avx2(_mm256_load_si256((const __m256i *)acc), constants, 0);
@@ -86,10 +85,10 @@ static inline void multiply_rows(const uint8_t *a, struct pitch pitch, struct pr
                 int32_t four;
                 memcpy(&four, a + i * pitch.pixel + 4 * k, 4);
                 __m256i x = _mm256_set1_epi32(four), even = even_words(x), odd = odd_words(x);
-                sum[i][0] = _mm256_add_epi32(sum[i][0], _mm256_add_epi32(_mm256_madd_epi16(even, even0),
-                                                                         _mm256_madd_epi16(odd, odd0)));
-                sum[i][1] = _mm256_add_epi32(sum[i][1], _mm256_add_epi32(_mm256_madd_epi16(even, even1),
-                                                                         _mm256_madd_epi16(odd, odd1)));
+                sum[i][0] = _mm256_add_epi32(
+                    sum[i][0], _mm256_add_epi32(_mm256_madd_epi16(even, even0), _mm256_madd_epi16(odd, odd0)));
+                sum[i][1] = _mm256_add_epi32(
+                    sum[i][1], _mm256_add_epi32(_mm256_madd_epi16(even, even1), _mm256_madd_epi16(odd, odd1)));
             }
         }
     for (int i = 0; i < ROWS; i++) {

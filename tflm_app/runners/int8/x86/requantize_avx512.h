@@ -9,8 +9,7 @@
 
 /* struct channel_constants in registers. */
 struct rescale_lanes {
-    __m512i multiplier, multiplier_odd, half, shift, sign_shift;
-    __mmask16 wrapped;
+    __m512i multiplier, multiplier_odd, offset_even, offset_odd, shift, sign_shift;
 };
 
 static inline struct rescale_lanes rescale_lanes(const struct channel_constants *c)
@@ -18,10 +17,10 @@ static inline struct rescale_lanes rescale_lanes(const struct channel_constants 
     __m512i m = _mm512_load_si512(c->multiplier);
     return (struct rescale_lanes){m,
                                   _mm512_srli_epi64(m, 32),
-                                  _mm512_load_si512(c->half),
+                                  _mm512_load_si512(c->offset_even),
+                                  _mm512_load_si512(c->offset_odd),
                                   _mm512_load_si512(c->shift),
-                                  _mm512_load_si512(c->sign_shift),
-                                  (__mmask16)c->wrapped};
+                                  _mm512_load_si512(c->sign_shift)};
 }
 
 /* One scale for all lanes: not for shifts to the left or by more than MAX_SHIFT. */
@@ -30,28 +29,22 @@ static inline bool scale_fits(struct plan_scale scale)
     return scale.shift <= 0 && scale.shift >= -MAX_SHIFT;
 }
 
-/* rescale(x) + zero_point */
 static inline struct rescale_lanes rescale_all(struct plan_scale scale, int32_t zero_point)
 {
     __m512i m = _mm512_set1_epi32((int32_t)((uint32_t)scale.multiplier << 1));
-    int32_t half = scale.shift < 0 ? 1 << (-scale.shift - 1) : 0;
-    return (struct rescale_lanes){m,
-                                  m,
-                                  _mm512_set1_epi32(half + (zero_point << -scale.shift)),
-                                  _mm512_set1_epi32(-scale.shift),
-                                  _mm512_set1_epi32(scale.shift < 0 ? 31 : 32),
-                                  scale.multiplier >= 1 << 30 ? 0xFFFF : 0};
+    __m512i offset = _mm512_set1_epi64((long long)rescale_offset(scale, zero_point));
+    return (struct rescale_lanes){
+        m, m, offset, offset, _mm512_set1_epi32(-scale.shift), _mm512_set1_epi32(scale.shift < 0 ? 31 : 32)};
 }
 
-static inline __m512i rescale_avx512(__m512i x, const struct rescale_lanes *r)
+/* rescale(u - BIAS) + zero point */
+static inline __m512i rescale_avx512(__m512i u, const struct rescale_lanes *r)
 {
-    const __m512i round = _mm512_set1_epi64(1ll << 31);
-    __m512i even = _mm512_add_epi64(_mm512_mul_epi32(x, r->multiplier), round);
-    __m512i odd = _mm512_add_epi64(_mm512_mul_epi32(_mm512_srli_epi64(x, 32), r->multiplier_odd), round);
+    __m512i even = _mm512_add_epi64(_mm512_mul_epu32(u, r->multiplier), r->offset_even);
+    __m512i odd = _mm512_mul_epu32(_mm512_shuffle_epi32(u, (_MM_PERM_ENUM)0xF5), r->multiplier_odd);
+    odd = _mm512_add_epi64(odd, r->offset_odd);
     __m512i high = _mm512_mask_shuffle_epi32(odd, 0x5555, even, (_MM_PERM_ENUM)0xF5);
-    __m512i t = _mm512_mask_add_epi32(high, r->wrapped, high, x);
-    t = _mm512_sub_epi32(_mm512_add_epi32(t, r->half), _mm512_srlv_epi32(t, r->sign_shift));
-    return _mm512_srav_epi32(t, r->shift);
+    return _mm512_srav_epi32(_mm512_add_epi32(high, _mm512_srlv_epi32(u, r->sign_shift)), r->shift);
 }
 
 struct output_range {
@@ -87,7 +80,7 @@ static inline void store_rows(__m512i bytes, uint32_t rows, __mmask16 valid, int
         _mm_mask_storeu_epi8(out + 3 * stride, valid, _mm512_extracti32x4_epi32(bytes, 3));
 }
 
-/* For channels whose scales or sums are not for rescale_avx512. */
+/* For channels whose scales or sums are not for rescale_avx512; acc has the BIAS too. */
 static inline void requantize_general(const struct plan *plan, const struct plan_op *op,
                                       const struct plan_filter *filter, const int32_t *acc, uint32_t first,
                                       uint32_t channels, int8_t *out)
@@ -95,7 +88,9 @@ static inline void requantize_general(const struct plan *plan, const struct plan
     const int32_t *multipliers = plan->pool + filter->scales, *shifts = multipliers + tensor_out(plan, op)->c;
     int32_t zero_point = tensor_out(plan, op)->zero_point;
     for (uint32_t i = 0; i < channels; i++)
-        out[i] = clamp_int8(rescale(acc[i], multipliers[first + i], shifts[first + i]) + zero_point, op->min, op->max);
+        out[i] = clamp_int8(rescale((int32_t)((uint32_t)acc[i] - BIAS), multipliers[first + i], shifts[first + i]) +
+                                zero_point,
+                            op->min, op->max);
 }
 
 /* acc[rows][16] of one panel to out[row * stride]; rows is rounded up to 4 when acc is read. */
