@@ -16,5 +16,12 @@ const struct kernel_set portable_kernels = {
             [PLAN_SOFTMAX] = {softmax, false, NULL},
             [PLAN_QUANTIZE] = {quantize, false, NULL},
             [PLAN_RELU6] = {relu6, false, NULL},
+            [PLAN_TABLE] = {table, false, NULL},
+            [PLAN_BROADCAST_ADD] = {broadcast_add, false, NULL},
+            [PLAN_SUB] = {sub, false, NULL},
+            [PLAN_MUL] = {mul, false, NULL},
+            [PLAN_PLACE] = {place, false, NULL},
+            [PLAN_PICK] = {pick, false, NULL},
+            [PLAN_TRANSPOSE_CONV] = {transpose_conv, false, transpose_conv_scratch},
         },
 };
