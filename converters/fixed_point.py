@@ -116,14 +116,16 @@ def _sigmoid_table(scale: float, zero_point: int, function: Callable[[int], int]
     real = scale * (1 << 27)
     significand, shift = math.frexp(real)
     multiplier = round_away(significand * (1 << 31))
-    radius = (15 << 27) >> shift if shift >= 0 else 0
-    if radius < 1:
+    if not 0 <= shift <= 62:
         raise ValueError("an input scale so coarse or so fine")
+    radius = (15 << 27) >> shift  # 0 for scales of 15 and more
 
     def value(q: int) -> int:
         x = q - zero_point
-        if abs(x) >= radius:
-            return -128 if x < 0 else 127
+        if x <= -radius:
+            return -128
+        if x >= radius:
+            return 127
         return rounding_shift_right(function(rescale(x, multiplier, shift)), 31 - fraction) + low
 
     return _table(value)

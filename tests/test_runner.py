@@ -312,7 +312,7 @@ REFUSED = [
     ("upsample", set_scale("RESIZE_NEAREST_NEIGHBOR", output=True, scale=0.5), "different scales"),
     ("slices", set_option("STRIDED_SLICE", shrinkAxisMask=1), "adds, drops or reverses"),
     ("logistic", set_scale("LOGISTIC", output=True, scale=0.5), "an output scale other than 1/256"),
-    ("logistic", set_scale("LOGISTIC", output=False, scale=50.0), "an input scale so coarse"),
+    ("logistic", set_scale("LOGISTIC", output=False, scale=1e-9), "an input scale so coarse or so fine"),
     ("tanh", set_scale("TANH", output=True, zeroPoint=1), "an output scale other than 1/128"),
     ("hard_swish", set_scale("HARD_SWISH", output=True, scale=1e-5), "scales so far apart"),
     ("transpose_conv", set_option("TRANSPOSE_CONV", fusedActivationFunction=1), "a fused activation"),
