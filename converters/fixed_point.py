@@ -43,6 +43,12 @@ def rounding_shift_right(x: int, shift: int) -> int:
     return (x >> shift) + ((x & mask) > (mask >> 1) + (x < 0))
 
 
+def _rounding_shift_right16(x: int, shift: int) -> int:
+    """The same on int16, whose mask is -1 from 16 bits on: the result is then 1 or -1, never 0."""
+    mask = (1 << shift) - 1 if shift < 16 else -1
+    return (x >> shift) + ((x & mask) > (mask >> 1) + (x < 0))
+
+
 def rescale(x: int, multiplier: int, shift: int) -> int:
     """tflite::MultiplyByQuantizedMultiplier with its two roundings, kernels/internal/common.h."""
     return rounding_shift_right(doubling_high_mul(x << max(shift, 0), multiplier), max(-shift, 0))
@@ -157,7 +163,7 @@ def hard_swish_table(scale: np.float32, zero_point: int, out_scale: np.float32, 
     hires = np.float32(1 / 128) * scale
     out_multiplier, out_shift = _multiplier16(float(hires / out_scale))
     reluish_multiplier, reluish_shift = _multiplier16(float(hires / (np.float32(3) / np.float32(32768))))
-    if not -15 <= out_shift <= 0 or not -15 <= reluish_shift <= 30:
+    if out_shift > 0 or reluish_shift > 30:
         raise ValueError("scales so far apart")
 
     def value(q: int) -> int:
@@ -169,11 +175,12 @@ def hard_swish_table(scale: np.float32, zero_point: int, out_scale: np.float32, 
         if reluish_shift > 0:
             reluish = _saturated(reluish << 1, _INT16)
         else:
-            reluish = rounding_shift_right(reluish, -reluish_shift)
+            reluish = _rounding_shift_right16(reluish, -reluish_shift)
         reluish = (reluish + (1 << 15)) >> 1  # of [-1, 1], the part that relu6(x + 3) / 6 has of [0, 1]
         product = reluish * doubling_high_mul(x, out_multiplier, 15)
         toward_zero = abs(product) >> 15  # SaturatingDoublingHighMul truncates
-        return rounding_shift_right(toward_zero if product >= 0 else -toward_zero, -out_shift) + out_zero
+        shifted = _rounding_shift_right16(toward_zero if product >= 0 else -toward_zero, -out_shift)
+        return shifted + out_zero
 
     return _table(value)
 

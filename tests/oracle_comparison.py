@@ -6,14 +6,15 @@ import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 from app_library import SANITIZE
+from op_numerics import Value, every_value, one_op
 from oracles import random_pixels, tflite_reference, tflm_reference
 
 from converters import device_image
 from converters.device_image import Preprocessing
+from converters.fixed_point import logistic_table, tanh_table
 from converters.tflite_model import WEIGHT_OPS, read_graph
 from pipeline.targets.boards import open_board
 
-ORACLES = (("tflite-runtime BUILTIN_REF", tflite_reference), ("tflite-micro", tflm_reference))
 MOST = 1 << 15  # outputs that an image may have
 
 
@@ -28,13 +29,34 @@ def logits_difference(tflite: bytes, seed: int, inputs: int = 8) -> tuple[str | 
         logits, quantised = board.logits(), board.image.quantize_pixels(pixels)
     finally:
         board.close()
-    for name, oracle in ORACLES:
+    oracles = {"tflite-micro": tflm_reference, "tflite-runtime BUILTIN_REF": tflite_reference}
+    for name, oracle in oracles.items():
         wanted = oracle(tflite, quantised).astype(int)
         count = int((wanted != logits).sum())
-        if count:
+        if count and not (oracle is tflite_reference and sigmoids_differ(tflite)):
             most = int(np.abs(wanted - logits).max())
             return f"{count} of {logits.size} outputs differ from {name}, by up to {most}", True
     return None, bool(logits.std(axis=0).max() > 0)
+
+
+def sigmoids_differ(tflite: bytes) -> bool:
+    """Whether TFLite's table of a LOGISTIC or TANH, made in floating point, is not TFLM's: one in 2,000 is not.
+
+    test_fixed_point.py shows that ours are TFLM's.
+    """
+    graph = read_graph(tflite)
+    for op in graph.ops:
+        if op.kind in ("LOGISTIC", "TANH"):
+            x, out = (graph.tensors[t[0]] for t in (op.inputs, op.outputs))
+            model = one_op(
+                op.kind, 2, [Value((1, 256), float(x.scale), x.zero_point)],
+                Value((1, 256), float(out.scale), out.zero_point),
+            )  # fmt: skip
+            table = logistic_table if op.kind == "LOGISTIC" else tanh_table
+            lite = tflite_reference(model, every_value()[None, 0])[0]
+            if (lite != table(float(x.scale), x.zero_point)).any():
+                return True
+    return False
 
 
 def differing_op(tflite: bytes, seed: int) -> str | None:
