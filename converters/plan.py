@@ -22,6 +22,7 @@ from converters.tflite_model import Graph, Op, Tensor, shorten, weight_tensors
 CONV_2D, DEPTHWISE_CONV_2D, FULLY_CONNECTED, ADD, MEAN = 1, 2, 3, 4, 5
 MAX_POOL_2D, AVERAGE_POOL_2D, PAD, SOFTMAX, QUANTIZE, RELU6 = 6, 7, 8, 9, 10, 11
 TABLE, BROADCAST_ADD, SUB, MUL, PLACE, PICK, TRANSPOSE_CONV = 12, 13, 14, 15, 16, 17, 18
+MINIMUM, MAXIMUM, PRELU = 19, 20, 21
 NONE = 0xFFFFFFFF  # no bias, no constant operand
 # Ops that change the shape alone: their output lies where their input does.
 ALIASES = ("RESHAPE", "SQUEEZE")
@@ -272,6 +273,26 @@ class _Compiler:
         scale = quantize_multiplier(float(a.scale) * float(b.scale) / float(out.scale))
         return self._binary(op, step, MUL, [0, 0, 0, 0, *scale])
 
+    def _extremum(self, op: Op, step: int, kind: int) -> list[int]:
+        """maximum_minimum.h compares the integers: all scales have to be equal."""
+        a, b, out = self._operands(op)
+        self._same_scale(op, a, out)
+        self._same_scale(op, b, out)
+        return self._binary(op, step, kind, [0, 0, 0, 0, *quantize_multiplier(1.0)])
+
+    def _minimum(self, op: Op, step: int) -> list[int]:
+        return self._extremum(op, step, MINIMUM)
+
+    def _maximum(self, op: Op, step: int) -> list[int]:
+        return self._extremum(op, step, MAXIMUM)
+
+    def _prelu(self, op: Op, step: int) -> list[int]:
+        """prelu_common.cc: one multiplier for what is positive, one for the products with the slope."""
+        x, slope, out = self._operands(op)
+        identity = quantize_multiplier(float(x.scale) / float(out.scale))
+        product = quantize_multiplier(float(x.scale) * float(slope.scale) / float(out.scale))
+        return self._binary(op, step, PRELU, [*identity, *product, *quantize_multiplier(1.0)])
+
     def _operands(self, op: Op) -> tuple[Tensor, Tensor, Tensor]:
         a, b = self._activation(op, 0, constant=True), self._activation(op, 1, constant=True)
         out = self._activation(op, 0, output=True)
@@ -289,7 +310,8 @@ class _Compiler:
     def _binary(self, op: Op, step: int, kind: int, scales: list[int]) -> list[int]:
         operands = [self.graph.tensors[op.inputs[i]] for i in (0, 1)]
         constants = [NONE if t.data is None else self._stored(op, t) for t in operands]
-        return [*self._head(op, step, kind, (0, 1), op.options.fusedActivationFunction), *scales, *constants]
+        activation = getattr(op.options, "fusedActivationFunction", schema.ActivationFunctionType.NONE)
+        return [*self._head(op, step, kind, (0, 1), activation), *scales, *constants]
 
     def _reduced(self, op: Op) -> tuple[Tensor, Tensor, set[int]]:
         """Input, output and the axes that go, 1 height, 2 width, 3 channels."""

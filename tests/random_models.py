@@ -106,6 +106,8 @@ def activation(x, rng: Rng):
         layers.Activation("tanh"),
         layers.Activation("swish"),
         layers.LeakyReLU(float(rng.uniform(0, 0.9))),
+        layers.PReLU("random_normal", shared_axes=[1, 2] if rng.random() < 0.5 else None),
+        layers.Activation("hard_sigmoid"),
     )
     return kinds[rng.integers(len(kinds))](x)
 
@@ -120,9 +122,10 @@ def binary(x, rng: Rng):
         other = float(rng.uniform(0.3, 4)) * conv(x, rng, x.shape[-1], **PLAIN)
         if axes:
             other = layers.Lambda(lambda t: tf.reduce_mean(t, axes, keepdims=True))(other)
-    kind = rng.integers(3)
+    kind = rng.integers(5)
     x, other = (other, x) if rng.random() < 0.3 else (x, other)
-    x = x + other if kind == 0 else x - other if kind == 1 else x * other
+    combine = (tf.add, tf.subtract, tf.multiply, tf.maximum, tf.minimum)[kind]
+    x = combine(x, other)
     return layers.ReLU(6.0 if rng.random() < 0.5 else None)(x) if rng.random() < 0.4 else x
 
 

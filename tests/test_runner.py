@@ -129,6 +129,10 @@ NETWORKS = {
     "tanh": lambda x: layers().Activation("tanh")(3 * conv(x)),
     "leaky_relu": lambda x: layers().LeakyReLU(0.3)(conv(x)),
     "swish": lambda x: layers().Activation("swish")(5 * conv(x)),
+    "hard_sigmoid": lambda x: layers().Activation("hard_sigmoid")(4 * conv(x)),
+    "maximum": lambda x: maximum(conv(x), mean_over(conv(x), [1, 2], True)),
+    "prelu": lambda x: layers().PReLU("random_normal", shared_axes=[1, 2])(conv(x)),
+    "prelu_everywhere": lambda x: layers().PReLU("random_normal")(conv(x)),
     "squeeze_and_excite": lambda x: squeeze_and_excite(conv(x, 12)),
     "mul": lambda x: layers().Multiply()([conv(x, 4), conv(x, 4, activation="relu6")]),
     "mul_of_rows_and_columns": lambda x: layers().Multiply()(
@@ -166,6 +170,10 @@ def squeeze_and_excite(x):
     return layers().Multiply()(
         [x, conv(conv(y, 3, kernel_size=1, activation="relu"), 12, kernel_size=1, activation="sigmoid")]
     )
+
+
+def maximum(*inputs):
+    return layers().Maximum()(inputs)
 
 
 def resize(x, size, **options):

@@ -141,7 +141,8 @@ static uint32_t check_binary(const struct context *ctx, const struct plan_binary
     const struct plan_tensor *in0 = &ctx->plan->tensors[p->op.in0], *in1 = &ctx->plan->tensors[p->op.in1];
     REQUIRE(100, broadcasts(in0, out) && broadcasts(in1, out));
     REQUIRE(101, valid_scale(p->in0) && valid_scale(p->in1) && valid_scale(p->out));
-    REQUIRE(102, p->op.kind == PLAN_MUL || (p->in0.shift <= 0 && p->in1.shift <= 0 && p->out.shift <= 0));
+    bool sum = p->op.kind == PLAN_BROADCAST_ADD || p->op.kind == PLAN_SUB;
+    REQUIRE(102, !sum || (p->in0.shift <= 0 && p->in1.shift <= 0 && p->out.shift <= 0));
     REQUIRE(103, valid_constant(ctx, p->constant0, in0) && valid_constant(ctx, p->constant1, in1));
     return 0;
 }
@@ -197,6 +198,9 @@ static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
         [PLAN_PLACE] = sizeof(struct plan_place) / 4,
         [PLAN_PICK] = sizeof(struct plan_pick) / 4,
         [PLAN_TRANSPOSE_CONV] = sizeof(struct plan_conv) / 4,
+        [PLAN_MINIMUM] = sizeof(struct plan_binary) / 4,
+        [PLAN_MAXIMUM] = sizeof(struct plan_binary) / 4,
+        [PLAN_PRELU] = sizeof(struct plan_binary) / 4,
     };
     REQUIRE(2, op->kind >= 1 && op->kind < PLAN_KINDS && op->words == words[op->kind]);
     const struct plan *plan = ctx->plan;
@@ -246,7 +250,7 @@ static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
         return check_pick(ctx, (const struct plan_pick *)op, in, out);
     case PLAN_TRANSPOSE_CONV:
         return check_transpose_conv(ctx, (const struct plan_conv *)op, in, out);
-    default: /* PLAN_BROADCAST_ADD, PLAN_SUB, PLAN_MUL */
+    default: /* the kinds of struct plan_binary */
         return check_binary(ctx, (const struct plan_binary *)op, out);
     }
 }

@@ -26,6 +26,9 @@ enum plan_kind {
     PLAN_PLACE, /* one input of a concatenation */
     PLAN_PICK,  /* rows, columns and a range of channels */
     PLAN_TRANSPOSE_CONV,
+    PLAN_MINIMUM,
+    PLAN_MAXIMUM,
+    PLAN_PRELU,
     PLAN_KINDS
 };
 
@@ -107,7 +110,7 @@ struct plan_table {
     uint32_t values; /* index in the constant pool: 256 int8, of -128 to 127 */
 };
 
-struct plan_binary { /* BROADCAST_ADD, SUB, MUL */
+struct plan_binary { /* BROADCAST_ADD, SUB, MUL, MINIMUM, MAXIMUM, PRELU */
     struct plan_op op;
     struct plan_scale in0, in1, out;
     uint32_t constant0, constant1; /* offset of an operand in the TFLITE section, or PLAN_NO_CONSTANT */

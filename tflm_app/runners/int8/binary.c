@@ -1,4 +1,5 @@
-/* ADD, SUB and MUL where an operand is a constant or is broadcast, along any axis in which it has one element. */
+/* Functions of two inputs, of which either may be a constant, and may have one element along an axis where the output
+ * has more. */
 #include "runners/int8/kernels.h"
 #include "runners/int8/requantize.h"
 
@@ -47,6 +48,24 @@ static int32_t product(const struct plan_binary *p, int32_t x, int32_t y)
     return x * y;
 }
 
+static int32_t smaller(const struct plan_binary *p, int32_t x, int32_t y)
+{
+    (void)p;
+    return x < y ? x : y;
+}
+
+static int32_t larger(const struct plan_binary *p, int32_t x, int32_t y)
+{
+    (void)p;
+    return x > y ? x : y;
+}
+
+/* reference/prelu.h: each side has a multiplier of its own, the output's is 1. */
+static int32_t sloped(const struct plan_binary *p, int32_t x, int32_t y)
+{
+    return x >= 0 ? rescale(x, p->in0.multiplier, p->in0.shift) : rescale(x * y, p->in1.multiplier, p->in1.shift);
+}
+
 static inline void binary(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory,
                           combine_function *combine)
 {
@@ -81,4 +100,19 @@ void sub(const struct plan *plan, const struct plan_op *op, struct kernel_memory
 void mul(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     binary(plan, op, memory, product);
+}
+
+void minimum(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+{
+    binary(plan, op, memory, smaller);
+}
+
+void maximum(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+{
+    binary(plan, op, memory, larger);
+}
+
+void prelu(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+{
+    binary(plan, op, memory, sloped);
 }

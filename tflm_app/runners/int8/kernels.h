@@ -42,7 +42,7 @@ extern const struct kernel_set portable_kernels;
 const struct kernel_set *kernel_set_choose(void);
 
 kernel conv_2d, depthwise_conv_2d, fully_connected, add, mean, max_pool_2d, average_pool_2d, pad, softmax, quantize,
-    relu6, table, broadcast_add, sub, mul, place, pick, transpose_conv;
+    relu6, table, broadcast_add, sub, mul, place, pick, transpose_conv, minimum, maximum, prelu;
 
 /* Scratch bytes of the kernels that need any. */
 size_t conv_2d_scratch(const struct plan *plan, const struct plan_op *op);

@@ -23,5 +23,8 @@ const struct kernel_set portable_kernels = {
             [PLAN_PLACE] = {place, false, NULL},
             [PLAN_PICK] = {pick, false, NULL},
             [PLAN_TRANSPOSE_CONV] = {transpose_conv, false, transpose_conv_scratch},
+            [PLAN_MINIMUM] = {minimum, false, NULL},
+            [PLAN_MAXIMUM] = {maximum, false, NULL},
+            [PLAN_PRELU] = {prelu, false, NULL},
         },
 };
