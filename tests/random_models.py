@@ -126,7 +126,9 @@ def binary(x, rng: Rng):
     x, other = (other, x) if rng.random() < 0.3 else (x, other)
     combine = (tf.add, tf.subtract, tf.multiply, tf.maximum, tf.minimum)[kind]
     x = combine(x, other)
-    return layers.ReLU(6.0 if rng.random() < 0.5 else None)(x) if rng.random() < 0.4 else x
+    if kind > 2 or rng.random() < 0.6:  # only the first three take RELU6 in (alone it is refused, see docs/numerics.md)
+        return x
+    return layers.ReLU(6.0 if rng.random() < 0.5 else None)(x)
 
 
 def concatenate(x, rng: Rng):
