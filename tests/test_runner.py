@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 from app_library import SANITIZE
+from oracle_comparison import differing_op
 from oracles import random_pixels, tflite_reference, tflm_reference
 
 from converters import device_image
@@ -223,7 +224,9 @@ def test_every_op_occurs():
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_ops_equal_oracles(name):
-    board = open_model(build_network(name))
+    tflite = add_headroom(build_network(name), 4)
+    assert not differing_op(tflite, seed=4, last=3)  # a difference of 1 can drown in the layer behind
+    board = open_model(tflite)
     try:
         assert_equals_oracles(board, random_pixels(60, (11, 9, 3), seed=2), least_spread=0.5)
     finally:
