@@ -50,6 +50,15 @@ size_t depthwise_conv_2d_scratch(const struct plan *plan, const struct plan_op *
 size_t fully_connected_scratch(const struct plan *plan, const struct plan_op *op);
 size_t mean_scratch(const struct plan *plan, const struct plan_op *op);
 size_t transpose_conv_scratch(const struct plan *plan, const struct plan_op *op);
+size_t average_pool_2d_scratch(const struct plan *plan, const struct plan_op *op);
+
+/* What every set runs in plain C: ops that take little time. One sample at a time. */
+#define PLAIN_OPS                                                                                                      \
+    [PLAN_TABLE] = {table, false, NULL}, [PLAN_BROADCAST_ADD] = {broadcast_add, false, NULL},                          \
+    [PLAN_SUB] = {sub, false, NULL}, [PLAN_MUL] = {mul, false, NULL}, [PLAN_PLACE] = {place, false, NULL},             \
+    [PLAN_PICK] = {pick, false, NULL}, [PLAN_TRANSPOSE_CONV] = {transpose_conv, false, transpose_conv_scratch},        \
+    [PLAN_MINIMUM] = {minimum, false, NULL}, [PLAN_MAXIMUM] = {maximum, false, NULL},                                  \
+    [PLAN_PRELU] = {prelu, false, NULL}
 
 /* The first byte of a tensor: of this sample, which is that of the block where sample is 0. */
 static inline int8_t *activation(struct kernel_memory memory, const struct plan_tensor *t)
@@ -65,6 +74,13 @@ static inline const struct plan_tensor *tensor_in(const struct plan *plan, const
 static inline const struct plan_tensor *tensor_out(const struct plan *plan, const struct plan_op *op)
 {
     return &plan->tensors[op->out];
+}
+
+/* The weights in their own order: in the model, or a copy of them. */
+static inline const int8_t *filter_weights(const struct plan *plan, const struct plan_filter *filter,
+                                           struct kernel_memory memory)
+{
+    return (const int8_t *)(memory.packed ? memory.packed : plan->model + filter->weights);
 }
 
 /* acc[c] = bias, or 0. */
