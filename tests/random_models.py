@@ -160,7 +160,8 @@ def cut_out(x, rng: Rng):
     """A slice with steps, or the pieces of a split side by side."""
     _, h, w, c = x.shape
     if c % 2 == 0 and rng.random() < 0.5:
-        return layers.Lambda(lambda t: tf.concat(tf.split(t, 2, axis=-1), axis=int(rng.integers(1, 3))))(x)
+        axis = int(rng.integers(1, 3))  # not in the layer, which runs more than once
+        return layers.Lambda(lambda t: tf.concat(tf.split(t, 2, axis=-1), axis=axis))(x)
     top, left, first = (int(rng.integers(0, (n + 1) // 2)) for n in (h, w, c))
     step_y, step_x = (int(rng.integers(1, 4)) for _ in range(2))
     return layers.Lambda(lambda t: t[:, top::step_y, left : w - int(w > 3) : step_x, first:])(x)
