@@ -16,11 +16,14 @@ from ai_edge_litert import schema_py_generated as schema
 
 from converters.errors import UserError
 
-# Ops that the int8 runner executes (tflm_app/runners/int8) and their operator names.
+# Ops that plan.py compiles for the int8 runner.
 SUPPORTED_OPS = (
     "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "MEAN", "MAX_POOL_2D", "AVERAGE_POOL_2D",
-    "PAD", "PADV2", "RESHAPE", "SOFTMAX", "QUANTIZE", "RELU", "RELU6",
+    "PAD", "PADV2", "RESHAPE", "SOFTMAX", "QUANTIZE", "RELU", "RELU6", "HARD_SWISH", "LOGISTIC", "TANH", "LEAKY_RELU",
+    "SUB", "MUL", "CONCATENATION", "RESIZE_NEAREST_NEIGHBOR", "TRANSPOSE_CONV", "REDUCE_MAX", "SQUEEZE",
+    "SLICE", "STRIDED_SLICE", "SPLIT", "MINIMUM", "MAXIMUM", "PRELU",
 )  # fmt: skip
+# Ops whose filter is trained. TRANSPOSE_CONV's is not: classifiers hardly have it.
 WEIGHT_OPS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 HEADROOM_CANDIDATES = 9  # growths of a scale that add_headroom tries

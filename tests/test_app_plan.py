@@ -21,7 +21,7 @@ BIG = 2**31
 
 def assemble(tensors, op, pool=(1 << 30,) * 4 + (0,) * 12, arena=4096):
     """PLAN words of one op that reads tensor 0 (and 2) and writes tensor 1."""
-    record = [op[0], OP + len(op[1:]), 0, 2 if op[0] == plan.ADD else 0, 1, -128, 127, *op[1:]]
+    record = [op[0], OP + len(op[1:]), 0, 2 if len(tensors) > 2 else 0, 1, -128, 127, *op[1:]]
     flat = [v for t in tensors for v in t]
     ops_at = HEADER + len(flat)
     pool_at = ops_at + len(record)
@@ -46,6 +46,16 @@ PLANS = {
     "softmax": assemble([IN, OUT], [plan.SOFTMAX, 1 << 30, 23, -100]),
     "quantize": assemble([IN, OUT], [plan.QUANTIZE, *SCALE]),
     "relu6": assemble([IN, OUT], [plan.RELU6]),
+    "table": assemble([IN, OUT], [plan.TABLE, 0], pool=(0,) * 64),
+    "broadcast_add": assemble([[0, 1, 8, 1, 0], OUT, IN], [plan.BROADCAST_ADD, *SCALE * 3, 7056 - 8, plan.NONE]),
+    "sub": assemble([IN, OUT, [0, 1, 1, 4, 0]], [plan.SUB, *SCALE * 3, plan.NONE, 4]),
+    "mul": assemble([IN, OUT, [0, 1, 1, 1, 0]], [plan.MUL, 0, 0, 0, 0, 1 << 30, 5, plan.NONE, plan.NONE]),
+    "minimum": assemble([IN, OUT, [0, 1, 1, 1, 0]], [plan.MINIMUM, 0, 0, 0, 0, 1 << 30, 1, plan.NONE, 8]),
+    "maximum": assemble([IN, OUT, [0, 8, 1, 1, 0]], [plan.MAXIMUM, 0, 0, 0, 0, 1 << 30, 1, plan.NONE, 8]),
+    "prelu": assemble([IN, OUT, [0, 1, 1, 4, 0]], [plan.PRELU, 1 << 30, 2, 1 << 30, -5, 1 << 30, 1, plan.NONE, 8]),
+    "place": assemble([IN, [1024, 9, 10, 7, 0]], [plan.PLACE, 1, 2, 3]),
+    "pick": assemble([IN, [1024, 2, 3, 3, 0]], [plan.PICK, 11, 1], pool=(0,) * 11 + (7, 0, 3, 7, 0)),
+    "transpose_conv": assemble([IN, [1024, 16, 16, 4, 0]], [plan.TRANSPOSE_CONV, 3, 3, 2, 2, 1, 1, 0, 0, *FILTER]),
 }
 
 
@@ -136,6 +146,27 @@ BROKEN = [
     ("quantize", {tensor(1, 2): 9}, 97),
     ("quantize", {op("quantize", OP + 1): 31}, 97),
     ("relu6", {tensor(1, 2): 9}, 98),
+    ("table", {tensor(1, 2): 9}, 104),
+    *(("table", {op("table", OP): v}, 105) for v in (1, 2**32 - 1)),
+    *(("broadcast_add", {tensor(0, field): 2}, 100) for field in (1, 2, 3)),
+    *(("sub", {tensor(2, field): 2}, 100) for field in (1, 2, 3)),
+    *(("sub", {op("sub", OP + 2 * i): -1}, 101) for i in range(3)),
+    *(("mul", {op("mul", OP + 2 * i + 1): 31}, 101) for i in range(3)),
+    *((name, {tensor(2, 1): 3}, 100) for name in ("mul", "minimum", "maximum", "prelu")),
+    *(("prelu", {op("prelu", OP + 2 * i + 1): -32}, 101) for i in range(3)),
+    *((name, {op(name, OP + 2 * i + 1): 1}, 102) for name in ("broadcast_add", "sub") for i in range(3)),
+    ("broadcast_add", {op("broadcast_add", OP + 6): 7056 - 7}, 103),
+    ("sub", {op("sub", OP + 7): 2**32 - 2}, 103),
+    *(("place", {op("place", OP + i): v}, 110 + i) for i in range(3) for v in (4, 2**32 - 1)),
+    *(("pick", {op("pick", OP + 1): v}, 113) for v in (2, 2**32 - 1)),
+    *(("pick", {op("pick", OP): v}, 114) for v in (12, 2**32 - 1)),
+    *(("pick", {pool("pick", 11 + i): v}, 115) for i in range(5) for v in (8, -1)),
+    ("transpose_conv", {op("transpose_conv", OP): 200, op("transpose_conv", OP + 1): 200}, 120),
+    *(("transpose_conv", {op("transpose_conv", OP + i): 2}, 121) for i in (4, 5)),
+    ("transpose_conv", {tensor(1, 1): 14}, 24),  # the last inputs reach no output
+    ("transpose_conv", {tensor(1, 2): 14}, 25),
+    ("transpose_conv", {op("transpose_conv", OP + 6): 3}, 23),
+    ("transpose_conv", {op("transpose_conv", OP + 8): 7056 - 143}, 30),
 ]  # fmt: skip
 
 

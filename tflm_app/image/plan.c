@@ -126,6 +126,57 @@ static uint32_t check_pool(const struct plan_window *w, const struct plan_tensor
     return check_window(w, in, out);
 }
 
+static bool broadcasts(const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    return (in->h == out->h || in->h == 1) && (in->w == out->w || in->w == 1) && (in->c == out->c || in->c == 1);
+}
+
+static bool valid_constant(const struct context *ctx, uint32_t at, const struct plan_tensor *t)
+{
+    return at == PLAN_NO_CONSTANT || (uint64_t)at + plan_elements(t) <= ctx->model_size;
+}
+
+static uint32_t check_binary(const struct context *ctx, const struct plan_binary *p, const struct plan_tensor *out)
+{
+    const struct plan_tensor *in0 = &ctx->plan->tensors[p->op.in0], *in1 = &ctx->plan->tensors[p->op.in1];
+    REQUIRE(100, broadcasts(in0, out) && broadcasts(in1, out));
+    REQUIRE(101, valid_scale(p->in0) && valid_scale(p->in1) && valid_scale(p->out));
+    bool sum = p->op.kind == PLAN_BROADCAST_ADD || p->op.kind == PLAN_SUB;
+    REQUIRE(102, !sum || (p->in0.shift <= 0 && p->in1.shift <= 0 && p->out.shift <= 0));
+    REQUIRE(103, valid_constant(ctx, p->constant0, in0) && valid_constant(ctx, p->constant1, in1));
+    return 0;
+}
+
+static uint32_t check_place(const struct plan_place *p, const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    REQUIRE(110, (uint64_t)p->at_h + in->h <= out->h);
+    REQUIRE(111, (uint64_t)p->at_w + in->w <= out->w);
+    REQUIRE(112, (uint64_t)p->at_c + in->c <= out->c);
+    return 0;
+}
+
+static uint32_t check_pick(const struct context *ctx, const struct plan_pick *p, const struct plan_tensor *in,
+                           const struct plan_tensor *out)
+{
+    REQUIRE(113, (uint64_t)p->first_c + out->c <= in->c);
+    REQUIRE(114, (uint64_t)p->indices + out->h + out->w <= ctx->pool_size);
+    const uint32_t *indices = (const uint32_t *)ctx->plan->pool + p->indices;
+    for (uint32_t i = 0; i < out->h + out->w; i++)
+        REQUIRE(115, indices[i] < (i < out->h ? in->h : in->w));
+    return 0;
+}
+
+static uint32_t check_transpose_conv(const struct context *ctx, const struct plan_conv *conv,
+                                     const struct plan_tensor *in, const struct plan_tensor *out)
+{
+    const struct plan_window *w = &conv->window;
+    uint64_t depth = (uint64_t)w->kernel_h * w->kernel_w * in->c;
+    REQUIRE(120, depth <= MAX_DEPTH);
+    REQUIRE(121, w->dilation_h == 1 && w->dilation_w == 1);
+    uint32_t failed = check_window(w, out, in); /* of the convolution that it transposes */
+    return failed ? failed : check_filter(ctx, &conv->filter, depth * out->c, out->c);
+}
+
 static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
 {
     static const uint8_t words[PLAN_KINDS] = {
@@ -140,6 +191,16 @@ static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
         [PLAN_SOFTMAX] = sizeof(struct plan_softmax) / 4,
         [PLAN_QUANTIZE] = sizeof(struct plan_quantize) / 4,
         [PLAN_RELU6] = sizeof(struct plan_op) / 4,
+        [PLAN_TABLE] = sizeof(struct plan_table) / 4,
+        [PLAN_BROADCAST_ADD] = sizeof(struct plan_binary) / 4,
+        [PLAN_SUB] = sizeof(struct plan_binary) / 4,
+        [PLAN_MUL] = sizeof(struct plan_binary) / 4,
+        [PLAN_PLACE] = sizeof(struct plan_place) / 4,
+        [PLAN_PICK] = sizeof(struct plan_pick) / 4,
+        [PLAN_TRANSPOSE_CONV] = sizeof(struct plan_conv) / 4,
+        [PLAN_MINIMUM] = sizeof(struct plan_binary) / 4,
+        [PLAN_MAXIMUM] = sizeof(struct plan_binary) / 4,
+        [PLAN_PRELU] = sizeof(struct plan_binary) / 4,
     };
     REQUIRE(2, op->kind >= 1 && op->kind < PLAN_KINDS && op->words == words[op->kind]);
     const struct plan *plan = ctx->plan;
@@ -176,9 +237,21 @@ static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
     case PLAN_QUANTIZE:
         REQUIRE(97, same_shape(in, out) && valid_scale(((const struct plan_quantize *)op)->scale));
         return 0;
-    default: /* PLAN_RELU6 */
+    case PLAN_RELU6:
         REQUIRE(98, same_shape(in, out));
         return 0;
+    case PLAN_TABLE:
+        REQUIRE(104, same_shape(in, out));
+        REQUIRE(105, ((const struct plan_table *)op)->values + 64ull <= ctx->pool_size);
+        return 0;
+    case PLAN_PLACE:
+        return check_place((const struct plan_place *)op, in, out);
+    case PLAN_PICK:
+        return check_pick(ctx, (const struct plan_pick *)op, in, out);
+    case PLAN_TRANSPOSE_CONV:
+        return check_transpose_conv(ctx, (const struct plan_conv *)op, in, out);
+    default: /* the kinds of struct plan_binary */
+        return check_binary(ctx, (const struct plan_binary *)op, out);
     }
 }
 

@@ -19,10 +19,21 @@ enum plan_kind {
     PLAN_SOFTMAX,
     PLAN_QUANTIZE,
     PLAN_RELU6,
+    PLAN_TABLE, /* any function of one int8 value */
+    PLAN_BROADCAST_ADD,
+    PLAN_SUB,
+    PLAN_MUL,
+    PLAN_PLACE, /* one input of a concatenation */
+    PLAN_PICK,  /* rows, columns and a range of channels */
+    PLAN_TRANSPOSE_CONV,
+    PLAN_MINIMUM,
+    PLAN_MAXIMUM,
+    PLAN_PRELU,
     PLAN_KINDS
 };
 
-#define PLAN_NO_BIAS 0xFFFFFFFFu
+#define PLAN_NO_BIAS     0xFFFFFFFFu
+#define PLAN_NO_CONSTANT 0xFFFFFFFFu
 
 /* An int8 activation [h, w, c] at an offset in the arena. */
 struct plan_tensor {
@@ -49,7 +60,7 @@ struct plan_scale {
     int32_t multiplier, shift;
 };
 
-struct plan_conv { /* CONV_2D and DEPTHWISE_CONV_2D */
+struct plan_conv { /* CONV_2D, DEPTHWISE_CONV_2D, TRANSPOSE_CONV */
     struct plan_op op;
     struct plan_window window;
     struct plan_filter filter;
@@ -92,6 +103,28 @@ struct plan_softmax {
 struct plan_quantize {
     struct plan_op op;
     struct plan_scale scale;
+};
+
+struct plan_table {
+    struct plan_op op;
+    uint32_t values; /* index in the constant pool: 256 int8, of -128 to 127 */
+};
+
+struct plan_binary { /* BROADCAST_ADD, SUB, MUL, MINIMUM, MAXIMUM, PRELU */
+    struct plan_op op;
+    struct plan_scale in0, in1, out;
+    uint32_t constant0, constant1; /* offset of an operand in the TFLITE section, or PLAN_NO_CONSTANT */
+};
+
+struct plan_place {
+    struct plan_op op;
+    uint32_t at_h, at_w, at_c; /* in the output */
+};
+
+struct plan_pick {
+    struct plan_op op;
+    uint32_t indices; /* index in the constant pool: an input row for each of the output's, then the columns */
+    uint32_t first_c;
 };
 
 struct plan {

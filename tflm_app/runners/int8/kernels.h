@@ -49,14 +49,23 @@ extern const struct kernel_set portable_kernels;
 const struct kernel_set *kernel_set_choose(void);
 
 kernel conv_2d, depthwise_conv_2d, fully_connected, add, mean, max_pool_2d, average_pool_2d, pad, softmax, quantize,
-    relu6;
+    relu6, table, broadcast_add, sub, mul, place, pick, transpose_conv, minimum, maximum, prelu;
 
 /* Scratch bytes of the kernels that need any. */
 size_t conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 size_t depthwise_conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 size_t fully_connected_scratch(const struct plan *plan, const struct plan_op *op);
 size_t mean_scratch(const struct plan *plan, const struct plan_op *op);
+size_t transpose_conv_scratch(const struct plan *plan, const struct plan_op *op);
 size_t average_pool_2d_scratch(const struct plan *plan, const struct plan_op *op);
+
+/* What every set runs in plain C: ops that take little time. One sample at a time. */
+#define PLAIN_OPS                                                                                                      \
+    [PLAN_TABLE] = {table, false, NULL}, [PLAN_BROADCAST_ADD] = {broadcast_add, false, NULL},                          \
+    [PLAN_SUB] = {sub, false, NULL}, [PLAN_MUL] = {mul, false, NULL}, [PLAN_PLACE] = {place, false, NULL},             \
+    [PLAN_PICK] = {pick, false, NULL}, [PLAN_TRANSPOSE_CONV] = {transpose_conv, false, transpose_conv_scratch},        \
+    [PLAN_MINIMUM] = {minimum, false, NULL}, [PLAN_MAXIMUM] = {maximum, false, NULL},                                  \
+    [PLAN_PRELU] = {prelu, false, NULL}
 
 /* The first byte of a tensor: of this sample, which is that of the block where sample is 0. */
 static inline int8_t *activation(struct kernel_memory memory, const struct plan_tensor *t)

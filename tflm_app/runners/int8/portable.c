@@ -16,5 +16,6 @@ const struct kernel_set portable_kernels = {
             [PLAN_SOFTMAX] = {softmax, false, NULL},
             [PLAN_QUANTIZE] = {quantize, false, NULL},
             [PLAN_RELU6] = {relu6, false, NULL},
+            PLAIN_OPS,
         },
 };

@@ -14,7 +14,7 @@ enum { BLOCK_BYTES = 2 << 20 };
 #define PORTABLE_OPS                                                                                                   \
     [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch}, [PLAN_PAD] = {pad, false, NULL},       \
     [PLAN_SOFTMAX] = {softmax, false, NULL}, [PLAN_QUANTIZE] = {quantize, false, NULL},                                \
-    [PLAN_RELU6] = {relu6, false, NULL}
+    [PLAN_RELU6] = {relu6, false, NULL}, PLAIN_OPS
 
 #define AVX512_OPS                                                                                                     \
     [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_vnni, true, depthwise_conv_2d_vnni_scratch},                         \
