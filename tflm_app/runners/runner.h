@@ -47,4 +47,8 @@ int8_t *runner_input(const struct runner *runner, uint8_t *work, uint32_t sample
 void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples);
 const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t sample);
 
+/* What op number `op` of the plan makes of the first sample's input: runs up to that op and no further, so that its
+ * output still lies in work memory. NULL: this runner can only run the whole network. */
+const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op);
+
 #endif

@@ -91,7 +91,7 @@ const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t
     return sample_of(runner, work, runner->image->plan.output, sample);
 }
 
-void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
+static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t ops)
 {
     const struct plan *plan = &runner->image->plan;
     const struct kernel_set *kernels = runner->kernels;
@@ -103,10 +103,21 @@ void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
         .samples = samples,
     };
     const struct plan_op *op = (const struct plan_op *)plan->ops;
-    for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
+    for (uint32_t i = 0; i < ops; i++, op = plan_next(op)) {
         uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : samples;
         for (memory.sample = 0; memory.sample < calls; memory.sample++)
             kernels->ops[op->kind].run(plan, op, memory);
         memory.packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
     }
+}
+
+void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
+{
+    invoke(runner, work, samples, runner->image->plan.op_count);
+}
+
+const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op)
+{
+    invoke(runner, work, 1, op + 1);
+    return sample_of(runner, work, plan_op_at(&runner->image->plan, op)->out, 0);
 }
