@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_run import FIXTURES, invoke, make_image, popen, write_fashion_mnist
+from tiny_run import FIXTURES, invoke, make_image, popen, with_sections, write_fashion_mnist
 
 from converters import device_image
 from converters.plan import ADD, MEAN, compile_plan
@@ -36,10 +36,6 @@ def run(*arguments, code=0):
 
 def error(result) -> str:
     return result.stderr.splitlines()[-1]
-
-
-def with_sections(raw: bytes, **changed: bytes) -> bytes:
-    return device_image._pack(device_image._read_sections(raw, "the image") | changed)
 
 
 def with_halved_multiplier(raw: bytes, op: int) -> bytes:

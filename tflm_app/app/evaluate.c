@@ -20,7 +20,7 @@ static void fill_from_batch(struct app *app, uint8_t *work, uint32_t place, uint
 static void prepare_share(void *context, unsigned worker)
 {
     const struct app *app = context;
-    runner_prepare(&app->runner, worker, app->workers);
+    runner_prepare(&app->runner, app->work[worker], worker, app->workers);
 }
 
 static void prepare(struct app *app)

@@ -28,7 +28,8 @@ struct runner {
     bool stale; /* what packed holds is not what the next invocation is to see */
 };
 
-void runner_init(struct runner *runner, const struct image *image);
+/* work: memory that is free now, for a runner that has to try out how much it needs; nothing in it lasts. */
+struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size);
 
 /* From now on invocations see w + step * z(seed); step 0: the weights. The weights themselves may not be changed
  * meanwhile: a runner without packed weights holds the probe in their place. */
@@ -39,7 +40,7 @@ void runner_weights_written(struct runner *runner);
 
 /* One worker's share of what has to be done before the next invocations; then all wait for each other. */
 bool runner_needs_prepare(const struct runner *runner);
-void runner_prepare(const struct runner *runner, unsigned worker, unsigned workers);
+void runner_prepare(const struct runner *runner, uint8_t *work, unsigned worker, unsigned workers);
 void runner_prepared(struct runner *runner);
 
 /* Every worker has its own work memory (64-byte aligned, activations + scratch bytes). */

@@ -16,8 +16,9 @@ static size_t align_up(size_t size)
     return (size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-void runner_init(struct runner *runner, const struct image *image)
+struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size)
 {
+    (void)work, (void)size; /* the plan says what is needed */
     const struct plan *plan = &image->plan;
     const struct plan_op *op = (const struct plan_op *)plan->ops;
     const struct kernel_set *kernels = kernel_set_choose();
@@ -33,6 +34,7 @@ void runner_init(struct runner *runner, const struct image *image)
     runner->memory.activations = align_up((size_t)plan->arena * runner->block + (kernels->block_bytes ? ALIGN : 0));
     runner->memory.scratch = align_up(scratch);
     runner->memory.packed = packed;
+    return STATUS(STATUS_OK, 0, 0);
 }
 
 void runner_set_probe(struct runner *runner, uint64_t seed, int step)
@@ -59,8 +61,9 @@ bool runner_needs_prepare(const struct runner *runner)
     return runner->stale;
 }
 
-void runner_prepare(const struct runner *runner, unsigned worker, unsigned workers)
+void runner_prepare(const struct runner *runner, uint8_t *work, unsigned worker, unsigned workers)
 {
+    (void)work;
     const struct plan *plan = &runner->image->plan;
     const struct plan_op *op = (const struct plan_op *)plan->ops;
     uint8_t *packed = runner->packed;
