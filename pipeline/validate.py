@@ -73,18 +73,6 @@ class OpResult:
     first: dict[str, Any] | None
 
 
-@dataclass(frozen=True)
-class OpTensor:
-    """A tensor that goes into an op, for people."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-    min: int
-    max: int
-    mean: float
-
-
 @cli.command()
 @click.option("--image", type=click.Path(path_type=Path), required=True, help="Device image made by pipeline.convert.")
 @click.option("--board", type=click.Choice(BOARDS), default="native", help="What is to be compared.")
@@ -108,6 +96,8 @@ def main(**options) -> None:
     for path in (options["json_file"], options["dump"]):
         if path is not None and not path.parent.is_dir():
             raise UserError(f"there is no folder {path.parent}: make it, or name another place.")
+    if options["port"] is not None and options["memory"] is not None:
+        raise click.UsageError("--memory is for a board started here: it excludes --port.")
     image = read_image(options["image"])
     inputs = _inputs(image, options)
     with ExitStack() as stack:
@@ -120,22 +110,13 @@ def main(**options) -> None:
         click.echo(f"{options['image']} on {title}, {inputs.title}")
         results, accuracy = compare_logits(board, oracles, inputs)
         _print_logits(results, accuracy, board)
-        differing = sorted({s for r in results for s in r.samples}, key=lambda s: (s not in results[0].samples, s))
-        ops, sentence = [], ""
-        if differing or options["every_op"]:
-            rest = [s for s in range(len(inputs.pixels)) if s not in set(differing)] if options["every_op"] else []
-            try:
-                ops = compare_ops(board, inputs.pixels, (differing + rest)[:MOST_TRACED], options["dump"])
-            except CannotTrace as error:
-                if not differing:
-                    raise
-                sentence = f" {error}"
-        if options["every_op"] and ops:
-            _print_ops(ops)
-        first = next((op for op in ops if op.first), None)
-        if first:
-            _print_first(first, results[0].oracle)
-        verdict = _verdict(board, results, ops, first) + sentence
+        ops, note = _trace(board, inputs.pixels, results, options["every_op"], options["dump"])
+    first = next((op for op in ops if op.first), None)
+    if options["every_op"]:
+        _print_ops(ops)
+    if first:
+        _print_first(first, results[0].oracle)
+    verdict = _verdict(board, results, ops, first) + note
     if options["json_file"] is not None:
         facts = {
             "image": str(options["image"]),
@@ -154,6 +135,25 @@ def main(**options) -> None:
     if verdict:
         raise UserError(verdict)
     click.echo("equal: every value that was compared.")
+
+
+def _trace(
+    board: Board, pixels: np.ndarray, results: Sequence[LogitsResult], every_op: bool, dump: Path | None
+) -> tuple[list[OpResult], str]:
+    """Op by op on inputs whose logits differ (from tflite-runtime's first), then, with every_op, on others.
+
+    Nothing where all logits are equal and nobody asked; a sentence where the board's runner cannot.
+    """
+    wrong = [sample for result in results for sample in result.samples]
+    if not wrong and not every_op:
+        return [], ""
+    samples = list(dict.fromkeys([*wrong, *(range(len(pixels)) if every_op else ())]))
+    try:
+        return compare_ops(board, pixels, samples[:MOST_TRACED], dump), ""
+    except CannotTrace as error:
+        if not wrong:
+            raise
+        return [], f" {str(error)[0].upper()}{str(error)[1:]}"
 
 
 # -- inputs ------------------------------------------------------------------------------------------------------------
@@ -273,12 +273,18 @@ class _Total:
                 "at": list(at),
                 "board": int(found[at]),
                 "reference": int(expected[at]),
-                "inputs": [asdict(self._describe(self._op.inputs[i], values)) for i, values in inputs.items()],
+                "inputs": [self._describe(self._op.inputs[i], values) for i, values in inputs.items()],
             }
 
-    def _describe(self, tensor: int, values: np.ndarray) -> OpTensor:
-        low, high, mean = int(values.min()), int(values.max()), round(float(values.mean()), 3)
-        return OpTensor(self._graph.tensors[tensor].name, values.dtype.name, list(values.shape), low, high, mean)
+    def _describe(self, tensor: int, values: np.ndarray) -> dict[str, Any]:
+        return {
+            "name": self._graph.tensors[tensor].name,
+            "dtype": values.dtype.name,
+            "shape": list(values.shape),
+            "min": int(values.min()),
+            "max": int(values.max()),
+            "mean": round(float(values.mean()), 3),
+        }
 
     def result(self) -> OpResult:
         shape = list(self._out.shape)

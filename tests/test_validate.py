@@ -183,7 +183,7 @@ def test_a_runner_that_cannot_trace(tiny, tmp_path, monkeypatch):
     )
     path = write(tmp_path / "x.zimg", with_halved_multiplier(make_image("tiny").raw, 3))
     said = error(run("--image", path, code=1))
-    assert "logits. the board's runner cannot stop after an op" in said
+    assert "logits. The board's runner cannot stop after an op" in said
 
 
 def test_an_image_of_another_converter(tiny, monkeypatch):
@@ -227,3 +227,7 @@ def test_ctrl_c(tmp_path):
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 130, output
     assert "Traceback" not in output and "stopped by Ctrl-C" in output
+
+
+def test_memory_is_for_a_board_started_here(tiny):
+    assert "--memory is for a board started here" in run("--image", tiny, "--port", "x:1", "--memory", 1, code=2).stderr

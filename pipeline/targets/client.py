@@ -65,11 +65,11 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
     21: lambda a, b: f"the board does not know rounding {a}: flash the firmware of this version.",
     22: lambda a, b: f"a read up to {a} is beyond the image's {b} bytes: flash the firmware of this version.",
     23: lambda a, b: f"a trace of op or byte {a} is beyond the last of {b}: make the image anew.",
+    24: lambda a, b: "the board's runner cannot stop after an op: only its logits can be compared.",
     25: lambda a, b: (
         f"the board's runner could not {('prepare', 'run')[b]} the network in {a:,} bytes of work memory: "
         "use a smaller network, or one with the ops that the firmware was built for."
     ),
-    24: lambda a, b: "the board's runner cannot stop after an op: only its logits can be compared.",
 }
 
 
