@@ -26,7 +26,7 @@ void depthwise_conv_2d(const struct plan *plan, const struct plan_op *op, struct
     const struct plan_window *w = &conv->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     const int8_t *input = activation(memory, in);
-    const int8_t *weights = (const int8_t *)plan->model + conv->filter.weights;
+    const int8_t *weights = filter_weights(plan, &conv->filter, memory);
     int8_t *output = activation(memory, out);
     int32_t *acc = memory.scratch;
     for (uint32_t y = 0; y < out->h; y++) {

@@ -49,6 +49,7 @@ size_t conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 size_t depthwise_conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 size_t fully_connected_scratch(const struct plan *plan, const struct plan_op *op);
 size_t mean_scratch(const struct plan *plan, const struct plan_op *op);
+size_t average_pool_2d_scratch(const struct plan *plan, const struct plan_op *op);
 
 /* The first byte of a tensor: of this sample, which is that of the block where sample is 0. */
 static inline int8_t *activation(struct kernel_memory memory, const struct plan_tensor *t)
@@ -64,6 +65,13 @@ static inline const struct plan_tensor *tensor_in(const struct plan *plan, const
 static inline const struct plan_tensor *tensor_out(const struct plan *plan, const struct plan_op *op)
 {
     return &plan->tensors[op->out];
+}
+
+/* The weights in their own order: in the model, or a copy of them. */
+static inline const int8_t *filter_weights(const struct plan *plan, const struct plan_filter *filter,
+                                           struct kernel_memory memory)
+{
+    return (const int8_t *)(memory.packed ? memory.packed : plan->model + filter->weights);
 }
 
 /* acc[c] = bias, or 0. */

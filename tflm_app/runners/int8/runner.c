@@ -101,7 +101,7 @@ static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples,
     struct kernel_memory memory = {
         .activations = (int8_t *)work,
         .scratch = work + runner->memory.activations,
-        .packed = runner->packed,
+        .packed = kernels->pack ? runner->packed : NULL,
         .block = runner->block,
         .samples = samples,
     };

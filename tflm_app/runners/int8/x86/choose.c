@@ -1,0 +1,107 @@
+/* Which kernels this machine runs: decided once, at start. ZO_KERNELS=amx|vnni|avx2|portable in the environment asks
+ * for less than the best (for tests and comparisons). */
+#define _GNU_SOURCE
+#include <cpuid.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "runners/int8/x86/packed.h"
+
+enum { BLOCK_BYTES = 2 << 20 };
+
+#define PORTABLE_OPS                                                                                                   \
+    [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch}, [PLAN_PAD] = {pad, false, NULL},       \
+    [PLAN_SOFTMAX] = {softmax, false, NULL}, [PLAN_QUANTIZE] = {quantize, false, NULL},                                \
+    [PLAN_RELU6] = {relu6, false, NULL}
+
+#define AVX512_OPS                                                                                                     \
+    [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_vnni, true, depthwise_conv_2d_vnni_scratch},                         \
+    [PLAN_ADD] = {add_avx512, true, NULL}, [PLAN_MEAN] = {mean_avx512, true, mean_scratch},                            \
+    [PLAN_MAX_POOL_2D] = {max_pool_2d_avx512, true, NULL}
+
+static const struct kernel_set avx2_kernels = {
+    .name = "avx2",
+    .ops =
+        {
+            [PLAN_CONV_2D] = {conv_2d_avx2, true, product_avx2_scratch},
+            [PLAN_FULLY_CONNECTED] = {fully_connected_avx2, true, product_avx2_scratch},
+            [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_copied, true, depthwise_conv_2d_scratch},
+            [PLAN_ADD] = {add, false, NULL},
+            [PLAN_MEAN] = {mean, false, mean_scratch},
+            [PLAN_MAX_POOL_2D] = {max_pool_2d, false, NULL},
+            PORTABLE_OPS,
+        },
+    .block_bytes = BLOCK_BYTES,
+    .packed_bytes = packed_bytes_avx2,
+    .pack = pack_avx2,
+};
+
+static const struct kernel_set vnni_kernels = {
+    .name = "vnni",
+    .ops =
+        {
+            [PLAN_CONV_2D] = {conv_2d_vnni, true, product_vnni_scratch},
+            [PLAN_FULLY_CONNECTED] = {fully_connected_vnni, true, product_vnni_scratch},
+            AVX512_OPS,
+            PORTABLE_OPS,
+        },
+    .block_bytes = BLOCK_BYTES,
+    .packed_bytes = packed_bytes_vnni,
+    .pack = pack_vnni,
+};
+
+static const struct kernel_set amx_kernels = {
+    .name = "amx",
+    .ops =
+        {
+            [PLAN_CONV_2D] = {conv_2d_amx, true, product_amx_scratch},
+            [PLAN_FULLY_CONNECTED] = {fully_connected_amx, true, product_amx_scratch},
+            AVX512_OPS,
+            PORTABLE_OPS,
+        },
+    .block_bytes = BLOCK_BYTES,
+    .packed_bytes = packed_bytes_amx,
+    .pack = pack_amx,
+};
+
+static bool have_vnni(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+}
+
+/* AMX needs the kernel's permission (Documentation/arch/x86/xstate.rst), which holds for all threads. */
+static bool have_amx(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
+    unsigned a, b, c, d;
+    if (!have_vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||
+        (d & (AMX_TILE | AMX_INT8)) != (AMX_TILE | AMX_INT8))
+        return false;
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
+
+static bool have_avx2(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+
+static const struct {
+    const struct kernel_set *set;
+    bool (*have)(void);
+} sets[] = {{&amx_kernels, have_amx}, {&vnni_kernels, have_vnni}, {&avx2_kernels, have_avx2}};
+
+const struct kernel_set *kernel_set_choose(void)
+{
+    enum { COUNT = sizeof sets / sizeof sets[0] };
+    const char *most = getenv("ZO_KERNELS");
+    bool allowed = most == NULL;
+    for (int i = 0; i < COUNT; i++) {
+        allowed = allowed || strcmp(most, sets[i].set->name) == 0;
+        if (allowed && sets[i].have())
+            return sets[i].set;
+    }
+    return &portable_kernels;
+}

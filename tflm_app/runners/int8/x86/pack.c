@@ -1,0 +1,127 @@
+/* Packing: what does not depend on the instruction set, and the AVX2 set's packing in plain C. */
+#include <string.h>
+
+#include "runners/int8/x86/packed.h"
+#include "zo/philox.h"
+
+enum { BLOCK = 128 };
+
+struct filter_index filter_index(const struct image *image, const struct plan_filter *filter)
+{
+    const struct zo_weights *weights = &image->weights;
+    const int8_t *at = (const int8_t *)image->plan.model + filter->weights;
+    uint32_t first = 0;
+    for (uint32_t s = 0; s < weights->segment_count; s++) {
+        if (weights->base + weights->segments[s].offset == at)
+            return (struct filter_index){true, first};
+        first += weights->segments[s].count;
+    }
+    return (struct filter_index){false, 0};
+}
+
+void channel_constants(struct channel_constants *constants, const struct plan *plan, const struct plan_op *op,
+                       const struct plan_filter *filter, uint32_t first, const int32_t *sums, int32_t input,
+                       uint32_t depth)
+{
+    uint32_t channels = tensor_out(plan, op)->c;
+    const int32_t *multipliers = plan->pool + filter->scales, *shifts = multipliers + channels;
+    const int32_t *bias = (const int32_t *)(plan->model + filter->bias);
+    int32_t zero_point = tensor_out(plan, op)->zero_point;
+    memset(constants, 0, sizeof *constants);
+    for (uint32_t i = 0; i < LANES && first + i < channels; i++) {
+        uint32_t c = first + i;
+        int32_t b = filter->bias == PLAN_NO_BIAS ? 0 : bias[c], right = -shifts[c];
+        int64_t largest = (b < 0 ? -(int64_t)b : b) + (int64_t)depth * 255 * 128;
+        if (right < 0 || right > MAX_SHIFT || largest >= 1 << 30)
+            constants->general = 1;
+        constants->start[i] = b - input * sums[i];
+        constants->wrapped |= (uint32_t)(multipliers[c] >= 1 << 30) << i;
+        constants->multiplier[i] = (int32_t)((uint32_t)multipliers[c] << 1);
+        constants->shift[i] = right;
+        if (right >= 0 && right <= MAX_SHIFT)
+            constants->half[i] = (right ? 1 << (right - 1) : 0) + (zero_point << right);
+        constants->sign_shift[i] = right > 0 ? 31 : 32;
+    }
+}
+
+size_t packed_bytes(const struct plan *plan, const struct plan_op *op, uint32_t least_columns, bool plain_depthwise)
+{
+    if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
+        struct product_shape shape = product_shape(plan, op, least_columns);
+        return shape.panels * panel_bytes(shape);
+    }
+    if (op->kind != PLAN_DEPTHWISE_CONV_2D)
+        return 0;
+    const struct plan_window *w = &((const struct plan_conv *)op)->window;
+    if (plain_depthwise || depthwise_is_plain(plan, op))
+        return ((size_t)w->kernel_h * w->kernel_w * tensor_out(plan, op)->c + 63) / 64 * 64;
+    struct depthwise_shape shape = depthwise_shape(plan, op);
+    return shape.blocks * depthwise_block_bytes(shape);
+}
+
+/* to[i] = the weights first .. first + count - 1 of a filter, perturbed. */
+static void perturbed_copy(const struct image *image, const struct plan_filter *filter, uint32_t first, uint32_t count,
+                           uint64_t seed, int step, int8_t *to)
+{
+    struct filter_index index = filter_index(image, filter);
+    const int8_t *weights = (const int8_t *)image->plan.model + filter->weights + first;
+    uint32_t words[4], have = UINT32_MAX;
+    memcpy(to, weights, count);
+    if (!index.trainable || !step)
+        return;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t at = index.first + first + i;
+        if (at / BLOCK != have) {
+            have = at / BLOCK;
+            philox4x32(seed, have, PHILOX_SIGNS, words);
+        }
+        to[i] = (int8_t)(to[i] + (words[at / 32 % 4] >> at % 32 & 1 ? step : -step));
+    }
+}
+
+static void pack_panel(const struct image *image, const struct plan_op *op, struct product_shape shape, uint64_t seed,
+                       int step, uint32_t first, uint8_t *panel)
+{
+    static _Thread_local int8_t row[MAX_SIGNS / LANES];
+    uint32_t channels = shape.channels - first < LANES ? shape.channels - first : LANES, depth = product_depth(shape);
+    uint8_t *to = panel + sizeof(struct channel_constants);
+    int32_t sums[LANES] = {0};
+    memset(to, 0, (size_t)padded_depth(shape) * LANES);
+    for (uint32_t c = 0; c < channels; c++) {
+        perturbed_copy(image, filter_of(op), (first + c) * depth, depth, seed, step, row);
+        for (uint32_t k = 0; k < depth; k++) {
+            uint32_t at = k / shape.segment_depth * shape.segment_steps * DEPTH_STEP + k % shape.segment_depth;
+            to[at / 4 * 64 + c * 4 + at % 4] = (uint8_t)row[k];
+            sums[c] += row[k];
+        }
+    }
+    channel_constants((struct channel_constants *)panel, &image->plan, op, filter_of(op), first, sums,
+                      tensor_in(&image->plan, op)->zero_point, depth);
+}
+
+size_t packed_bytes_avx2(const struct plan *plan, const struct plan_op *op)
+{
+    return packed_bytes(plan, op, AVX2_COLUMNS, true);
+}
+
+void pack_avx2(const struct image *image, const struct plan_op *op, uint64_t seed, int step, uint8_t *packed,
+               unsigned worker, unsigned workers)
+{
+    const struct plan *plan = &image->plan;
+    if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
+        struct product_shape shape = product_shape(plan, op, AVX2_COLUMNS);
+        for (uint32_t p = worker; p < shape.panels; p += workers)
+            pack_panel(image, op, shape, seed, step, p * LANES, packed + p * panel_bytes(shape));
+    } else if (op->kind == PLAN_DEPTHWISE_CONV_2D && worker == 0) {
+        const struct plan_window *w = &((const struct plan_conv *)op)->window;
+        perturbed_copy(image, filter_of(op), 0, w->kernel_h * w->kernel_w * tensor_out(plan, op)->c, seed, step,
+                       (int8_t *)packed);
+    }
+}
+
+/* The portable kernel on the copy, sample by sample. */
+void depthwise_conv_2d_copied(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+{
+    for (memory.sample = 0; memory.sample < memory.samples; memory.sample++)
+        depthwise_conv_2d(plan, op, memory);
+}

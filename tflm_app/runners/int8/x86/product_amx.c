@@ -1,0 +1,149 @@
+/* CONV_2D and FULLY_CONNECTED on AMX: signed 8-bit products, 16 x 16 accumulators a tile. */
+#include <immintrin.h>
+
+#include "runners/int8/x86/requantize_avx512.h"
+
+#define FLIP          0
+#define LEAST_COLUMNS AMX_COLUMNS
+#include "runners/int8/x86/product.h"
+
+/* GCC's intrinsics do not say that they read memory: all stores before, none that follow. */
+static inline void settle(const void *memory)
+{
+    __asm__ volatile("" ::"r"(memory) : "memory");
+}
+
+/* Tiles 0 to 3 accumulate 16 pixels x 16 channels each, 4 to 7 hold inputs and weights: all 16 rows of 64 bytes. */
+static void configure_tiles(void)
+{
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t bytes_per_row[16];
+        uint8_t rows[16];
+    } config = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        config.bytes_per_row[i] = 64;
+        config.rows[i] = 16;
+    }
+    settle(&config);
+    _tile_loadconfig(&config);
+}
+
+enum { ACC = TILE * LANES };
+
+static inline const uint8_t *weights_of(const uint8_t *panel)
+{
+    return panel + sizeof(struct channel_constants);
+}
+
+/* A stride of 0 loads the same 16 start values for all pixels. */
+#define START(tile, panel) _tile_loadd(tile, ((const struct channel_constants *)(panel))->start, 0)
+
+static inline void two_by_two(const struct tile tiles[4], struct pitch pitch, struct product_shape shape,
+                              const uint8_t *panel, const uint8_t *second, int32_t *acc)
+{
+    const uint8_t *b0 = weights_of(panel), *b1 = weights_of(second);
+    START(0, panel);
+    START(1, panel);
+    START(2, second);
+    START(3, second);
+    for (uint32_t s = 0; s < shape.segments; s++) {
+        const uint8_t *a0 = tiles[0].a + s * pitch.segment, *a1 = tiles[1].a + s * pitch.segment;
+        for (uint32_t k = 0; k < shape.segment_steps; k++, a0 += 64, a1 += 64, b0 += 1024, b1 += 1024) {
+            _tile_loadd(4, a0, pitch.pixel);
+            _tile_loadd(6, b0, 64);
+            _tile_loadd(5, a1, pitch.pixel);
+            _tile_loadd(7, b1, 64);
+            _tile_dpbssd(0, 4, 6);
+            _tile_dpbssd(1, 5, 6);
+            _tile_dpbssd(2, 4, 7);
+            _tile_dpbssd(3, 5, 7);
+        }
+    }
+    _tile_stored(0, acc, 64);
+    _tile_stored(1, acc + ACC, 64);
+    _tile_stored(2, acc + 2 * ACC, 64);
+    _tile_stored(3, acc + 3 * ACC, 64);
+}
+
+static inline void four_by_one(const struct tile tiles[4], struct pitch pitch, struct product_shape shape,
+                               const uint8_t *panel, int32_t *acc)
+{
+    const uint8_t *b = weights_of(panel);
+    START(0, panel);
+    START(1, panel);
+    START(2, panel);
+    START(3, panel);
+    for (uint32_t s = 0; s < shape.segments; s++) {
+        size_t at = s * pitch.segment;
+        for (uint32_t k = 0; k < shape.segment_steps; k++, at += 64, b += 1024) {
+            _tile_loadd(7, b, 64);
+            _tile_loadd(4, tiles[0].a + at, pitch.pixel);
+            _tile_loadd(5, tiles[1].a + at, pitch.pixel);
+            _tile_loadd(6, tiles[2].a + at, pitch.pixel);
+            _tile_dpbssd(0, 4, 7);
+            _tile_dpbssd(1, 5, 7);
+            _tile_loadd(4, tiles[3].a + at, pitch.pixel);
+            _tile_dpbssd(2, 6, 7);
+            _tile_dpbssd(3, 4, 7);
+        }
+    }
+    _tile_stored(0, acc, 64);
+    _tile_stored(1, acc + ACC, 64);
+    _tile_stored(2, acc + 2 * ACC, 64);
+    _tile_stored(3, acc + 3 * ACC, 64);
+}
+
+/* What remains at the end: one tile with one or two panels. */
+static inline void one_tile(const uint8_t *a, struct pitch pitch, struct product_shape shape, const uint8_t *panel,
+                            const uint8_t *second, int32_t *acc)
+{
+    const uint8_t *b0 = weights_of(panel), *b1 = weights_of(second);
+    START(0, panel);
+    START(2, second);
+    for (uint32_t s = 0; s < shape.segments; s++, a += pitch.segment)
+        for (uint32_t k = 0; k < shape.segment_steps; k++, b0 += 1024, b1 += 1024) {
+            _tile_loadd(4, a + 64 * k, pitch.pixel);
+            _tile_loadd(6, b0, 64);
+            _tile_dpbssd(0, 4, 6);
+            if (second != panel) {
+                _tile_loadd(7, b1, 64);
+                _tile_dpbssd(2, 4, 7);
+            }
+        }
+    _tile_stored(0, acc, 64);
+    if (second != panel)
+        _tile_stored(2, acc + 2 * ACC, 64);
+}
+
+static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pitch pitch, struct product_shape shape,
+                           const uint8_t *panel, uint32_t panels, int32_t *acc)
+{
+    const uint8_t *second = panels == 2 ? panel + panel_bytes(shape) : panel;
+    settle(tiles);
+    if (count == 2 && panels == 2)
+        two_by_two(tiles, pitch, shape, panel, second, acc);
+    else if (count == 4)
+        four_by_one(tiles, pitch, shape, panel, acc);
+    else
+        for (uint32_t t = 0; t < count; t++)
+            one_tile(tiles[t].a, pitch, shape, panel, second, acc + t * ACC);
+}
+
+void conv_2d_amx(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+{
+    const struct plan_conv *conv = (const struct plan_conv *)op;
+    configure_tiles();
+    product(plan, op, &conv->filter, &conv->window, memory);
+}
+
+void fully_connected_amx(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+{
+    configure_tiles();
+    product(plan, op, &((const struct plan_fully_connected *)op)->filter, NULL, memory);
+}
+
+size_t product_amx_scratch(const struct plan *plan, const struct plan_op *op)
+{
+    return product_scratch(plan, op);
+}
