@@ -46,12 +46,12 @@ test: setup
 lint: setup
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
-	.venv/bin/clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
+	.venv/bin/clang-format --dry-run -Werror $$(git ls-files '*.c' '*.cc' '*.h')
 
 format: setup
 	.venv/bin/ruff format
 	.venv/bin/ruff check --fix
-	.venv/bin/clang-format -i $$(git ls-files '*.c' '*.h')
+	.venv/bin/clang-format -i $$(git ls-files '*.c' '*.cc' '*.h')
 
 clean:
 	rm -rf .venv build artifacts runs

@@ -33,11 +33,12 @@ MAX_DIM, MAX_ELEMENTS = 1 << 15, 1 << 27
 
 @dataclass(frozen=True)
 class Plan:
-    """words: the section as uint32; arena: bytes of activations; op_names: one a PLAN op, for people."""
+    """words: the section as uint32; arena: bytes of activations; a PLAN op each: name, graph tensor that it writes."""
 
     words: np.ndarray
     arena: int
     op_names: tuple[str, ...]
+    outputs: tuple[int, ...]
 
     def to_bytes(self) -> bytes:
         return self.words.astype("<u4").tobytes()
@@ -74,7 +75,9 @@ class _Compiler:
                 self._append(op, emit(op, len(self.records)))
         self._use(len(self.records), graph.outputs[0])
         offsets, arena = self._place_tensors()
-        return Plan(self._assemble(offsets), arena, tuple(self.names))
+        tensors = {number: tensor for tensor, number in self.ids.items()}
+        outputs = tuple(tensors[record[4]] for record in self.records)
+        return Plan(self._assemble(offsets), arena, tuple(self.names), outputs)
 
     def _append(self, op: Op, record: list[int]) -> None:
         self.records.append(record)

@@ -406,6 +406,23 @@ def strip_softmax(tflite: bytes) -> bytes:
     for signature in model.signatureDefs or []:
         for output in signature.outputs or []:
             output.tensorIndex = sub.outputs[0]
-    builder = flatbuffers.Builder(len(tflite))
+    return _pack(model)
+
+
+def with_every_output(tflite: bytes) -> bytes:
+    """The same graph, with what every op writes among its outputs: after them, in the order of the ops.
+
+    An interpreter has to keep an output. Asked to preserve all tensors, tflite-runtime 2.14 still adds in place.
+    """
+    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(tflite, 0))
+    sub = model.subgraphs[0]
+    outputs = [int(tensor) for tensor in sub.outputs]
+    written = (int(tensor) for op in sub.operators for tensor in op.outputs)
+    sub.outputs = outputs + [tensor for tensor in written if tensor not in outputs]
+    return _pack(model)
+
+
+def _pack(model: schema.ModelT) -> bytes:
+    builder = flatbuffers.Builder(1 << 16)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())

@@ -16,7 +16,7 @@ from converters.device_image import DeviceImage
 from converters.errors import UserError
 from pipeline import cli, datasets
 from pipeline.datasets import shifts
-from pipeline.datasets.dataset import Split
+from pipeline.datasets.dataset import Dataset, Split
 from pipeline.run import Config, Run, read_config
 from pipeline.samples import Samples, checksum
 from pipeline.stopwatch import Stopwatch
@@ -212,24 +212,31 @@ def read_image(path: Path) -> DeviceImage:
         ) from error
 
 
-def load_splits(config: Config, image: DeviceImage) -> tuple[Split, Split]:
-    """The on-device set and the evaluation images, shifted. Raises UserError where they do not fit the network."""
+def load_dataset(name: str, data_dir: Path | None, image: DeviceImage, limit: int) -> Dataset:
+    """As the network takes it, at most `limit` images a split. Raises UserError where it does not fit the network."""
     size = image.input
     if size.height != size.width:
         raise UserError(f"the network takes images of {size.height}x{size.width}: only square ones are supported.")
     data = datasets.load(
-        config.dataset,
-        data_dir=Path(config.data_dir) if config.data_dir else None,
+        name,
+        data_dir=data_dir,
         size=size.height,
         channels=size.channels,
         resize=size.preprocessing.resize,
-        limit=max(config.samples, config.eval_images),
+        limit=limit,
     )
     if data.classes != image.classes:
         raise UserError(
-            f"the network has {image.classes} classes, {config.dataset} has {data.classes}: choose the --dataset that "
+            f"the network has {image.classes} classes, {name} has {data.classes}: choose the --dataset that "
             "the model was made for, or convert a model for this one."
         )
+    return data
+
+
+def load_splits(config: Config, image: DeviceImage) -> tuple[Split, Split]:
+    """The on-device set and the evaluation images, shifted. Raises UserError where they do not fit the network."""
+    data_dir = Path(config.data_dir) if config.data_dir else None
+    data = load_dataset(config.dataset, data_dir, image, max(config.samples, config.eval_images))
     if len(data.adapt) < config.samples:
         raise UserError(f"{config.dataset} has {len(data.adapt)} images for the device: use fewer --samples.")
     train, test = data.adapt.head(config.samples), data.test.head(config.eval_images)

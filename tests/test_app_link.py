@@ -175,6 +175,11 @@ def test_repeated_update_is_not_applied_twice(board):
         (client.UPDATE, struct.pack("<QIIQ", 0, 0, 1, 1), 2),
         (client.READ, struct.pack("<II", 0, 2**32 - 1), 22),
         (client.READ, struct.pack("<II", 2**32 - 1, 2), 22),
+        (client.TRACE, struct.pack("<I", 0), 2),
+        (client.TRACE, struct.pack("<II", 4, 0), 23),
+        (client.TRACE, struct.pack("<II", 2**32 - 1, 0), 23),
+        (client.TRACE, struct.pack("<II", 0, 11 * 9 * 4), 23),
+        (client.TRACE, struct.pack("<II", 0, 2**32 - 1), 23),
     ],
 )
 def test_refusals_change_nothing(board, kind, payload, code):
@@ -188,7 +193,7 @@ def test_refusals_change_nothing(board, kind, payload, code):
         assert board.weights_crc() == crc
 
 
-@pytest.mark.parametrize("kind", [client.READ, client.PIXELS, client.LOGITS, client.PROBE, client.UPDATE])
+@pytest.mark.parametrize("kind", [client.READ, client.PIXELS, client.LOGITS, client.PROBE, client.UPDATE, client.TRACE])
 def test_nothing_works_without_an_image(raw, kind):
     with pytest.raises(Refused) as refused:
         raw.command(kind)
@@ -198,6 +203,32 @@ def test_nothing_works_without_an_image(raw, kind):
 def test_refusal_reaches_the_user_as_a_sentence(board):
     with pytest.raises(UserError, match="mu 5 is not between 1 and the image's headroom 4"):
         board.probe(1, 5)
+
+
+def test_traces_stand_for_themselves(board):
+    """Whatever was asked before, an answer is that of one whole forward pass up to the op."""
+    sizes = [11 * 9 * 4] * 3 + [10]
+    whole = [board.trace(op, size) for op, size in enumerate(sizes)]
+    np.testing.assert_array_equal(whole[3], board.logits()[0])
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        op = int(rng.integers(4))
+        offset = int(rng.integers(sizes[op]))
+        page = board._command(client.TRACE, struct.pack("<II", op, offset))
+        assert page == whole[op][offset:].tobytes()
+        if rng.random() < 0.3:
+            board.loss()
+    board.select([3])
+    assert (board.trace(0, sizes[0]) != whole[0]).any()
+    np.testing.assert_array_equal(board.trace(3, 10), board.logits()[0])
+    board.update(Update(NEAREST, 0, (1,), (2**20,)))
+    np.testing.assert_array_equal(board.trace(3, 10), board.logits()[0])
+
+
+def test_a_trace_longer_than_an_answer_comes_in_pages(board, monkeypatch):
+    whole, command = board.trace(1, 396), board._command
+    monkeypatch.setattr(board, "_command", lambda *a, **options: command(*a, **options)[:100])
+    np.testing.assert_array_equal(board.trace(1, 396), whole)
 
 
 def test_reset_weights_goes_back_to_the_image(board):

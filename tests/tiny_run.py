@@ -33,6 +33,11 @@ def make_image(name: str) -> DeviceImage:
     return DeviceImage.read(device_image.build(model, device_image.Preprocessing(), meta=meta))
 
 
+def with_sections(raw: bytes, **changed: bytes) -> bytes:
+    """An image with other bytes in some sections, and the checksum that belongs to them."""
+    return device_image._pack(device_image._read_sections(raw, "the image") | changed)
+
+
 def write_fashion_mnist(folder: Path, train: int = 600, test: int = 100) -> None:
     """The four IDX files, unpacked: ten kinds of blocky pictures in noise."""
     rng = np.random.default_rng(1)

@@ -19,8 +19,9 @@ PROTOCOL_VERSION = 1
 # tflm_app/app/commands.h
 HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ = 0x01, 0x10, 0x11, 0x12, 0x13
 PIXELS, LABELS, SELECT = 0x20, 0x21, 0x22
-LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC = 0x30, 0x31, 0x32, 0x33, 0x34
+LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35
 BOTH_SIDES, PLUS_SIDE = 0, 1
+TRACE_MISSING = 24  # tflm_app/app/status.h
 
 _HELLO = struct.Struct("<HH12I9I16s16s")
 _LOSS = struct.Struct("<QI4x")
@@ -63,7 +64,17 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
     20: lambda a, b: f"coefficient {a} is beyond 2^24: lower --lr.",
     21: lambda a, b: f"the board does not know rounding {a}: flash the firmware of this version.",
     22: lambda a, b: f"a read up to {a} is beyond the image's {b} bytes: flash the firmware of this version.",
+    23: lambda a, b: f"a trace of op or byte {a} is beyond the last of {b}: make the image anew.",
+    24: lambda a, b: "the board's runner cannot stop after an op: only its logits can be compared.",
+    25: lambda a, b: (
+        f"the board's runner could not {('prepare', 'run')[b]} the network in {a:,} bytes of work memory: "
+        "use a smaller network, or one with the ops that the firmware was built for."
+    ),
 }
+
+
+class CannotTrace(UserError):
+    """The board's runner only runs whole networks."""
 
 
 class Board:
@@ -94,7 +105,7 @@ class Board:
     @staticmethod
     def _refuse(e: Refused) -> NoReturn:
         sentence = SENTENCES.get(e.code, lambda a, b: f"the board refused with unknown status {e.code} ({a}, {b}).")
-        raise UserError(sentence(e.a, e.b)) from e
+        raise (CannotTrace if e.code == TRACE_MISSING else UserError)(sentence(e.a, e.b)) from e
 
     def _hello(self) -> TargetInfo:
         reply = self._command(HELLO)
@@ -146,6 +157,18 @@ class Board:
         """int8 [batch, classes] of the current batch."""
         reply = self._command(LOGITS, timeout=COMPUTE_TIMEOUT)
         return np.frombuffer(reply, np.int8).reshape(-1, self.info.classes)
+
+    @property
+    def most_logits(self) -> int:
+        """Samples whose logits fit one answer."""
+        return max(1, min(self.info.max_batch, self.info.capacity, self._max_payload // self.info.classes))
+
+    def trace(self, op: int, size: int) -> np.ndarray:
+        """int8 [size]: what op number `op` of the PLAN makes of the first sample of the batch. Raises CannotTrace."""
+        data = b""
+        while len(data) < size:
+            data += self._command(TRACE, struct.pack("<II", op, len(data)), timeout=COMPUTE_TIMEOUT)
+        return np.frombuffer(data, np.int8)
 
     # -- Target ------------------------------------------------------------------------------------------------------
 

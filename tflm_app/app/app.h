@@ -44,6 +44,8 @@ struct app {
     uint32_t batch[BOARD_MAX_BATCH]; /* slots */
     uint32_t batch_size;
     struct batch_loss partial[BOARD_MAX_WORKERS];
+    const int8_t *traced; /* output of op traced_op for the first sample of the batch, NULL: not there (any more) */
+    uint32_t traced_op;
     int8_t *logits; /* where the forward passes of a LOGITS command leave theirs, else NULL */
 };
 
@@ -60,5 +62,6 @@ struct status app_load_end(struct app *app);
 
 /* Forward passes over the batch (evaluate.c). */
 struct batch_loss app_evaluate(struct app *app);
+void app_trace(struct app *app, uint32_t op); /* leaves app->traced and app->traced_op */
 
 #endif

@@ -231,6 +231,33 @@ static struct status weights_crc(struct app *app, const uint8_t *payload, uint32
     return ok();
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The output of one op for the first sample of the batch, from an offset on. Every page is a command of its own; those
+ * that follow each other share a forward pass. */
+static struct status trace(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct trace_request *p = (const struct trace_request *)payload;
+    const struct plan *plan = &app->image.plan;
+    if (size != sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    if (p->op >= plan->op_count)
+        return STATUS(STATUS_TRACE_RANGE, p->op, plan->op_count);
+    uint32_t bytes = plan_elements(&plan->tensors[plan_op_at(plan, p->op)->out]);
+    if (p->offset >= bytes)
+        return STATUS(STATUS_TRACE_RANGE, p->offset, bytes);
+    if (!app->traced || app->traced_op != p->op)
+        app_trace(app, p->op);
+    if (!app->traced)
+        return STATUS(STATUS_TRACE_MISSING, 0, 0);
+    uint32_t page = least(bytes - p->offset, sizeof app->reply);
+    memcpy(reply(app, page), app->traced + p->offset, page);
+    return ok();
+}
+
 enum need { NEEDS_NOTHING, NEEDS_IMAGE, NEEDS_BATCH };
 
 static const struct {
@@ -251,6 +278,7 @@ static const struct {
     {COMMAND_PROBE, NEEDS_BATCH, probe},
     {COMMAND_UPDATE, NEEDS_IMAGE, update},
     {COMMAND_WEIGHTS_CRC, NEEDS_IMAGE, weights_crc},
+    {COMMAND_TRACE, NEEDS_BATCH, trace},
 };
 
 static struct status execute(struct app *app)
@@ -271,6 +299,8 @@ void app_execute(struct app *app)
 {
     app->reply_size = 0;
     app->reply_type = app->request.type | REPLY_OK;
+    if (app->request.type != COMMAND_TRACE)
+        app->traced = NULL; /* any other command may change what a trace would find */
     struct status status = execute(app);
     if (status.code) {
         app->reply_type = REPLY_REFUSED;

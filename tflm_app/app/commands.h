@@ -18,6 +18,7 @@ enum command {
     COMMAND_PROBE = 0x32,
     COMMAND_UPDATE = 0x33,
     COMMAND_WEIGHTS_CRC = 0x34,
+    COMMAND_TRACE = 0x35,
 };
 
 enum reply {
@@ -95,6 +96,10 @@ struct update_request {
 
 struct update_reply {
     uint32_t changed, at_rail, weights_crc;
+};
+
+struct trace_request {
+    uint32_t op, offset; /* number in the plan, first byte of its output */
 };
 
 #endif

@@ -11,10 +11,24 @@ static void fill_input(const struct image *image, const uint8_t *pixels, int8_t 
             *input++ = image->input_lut[256 * c + *pixels++];
 }
 
+static void fill_from_batch(struct app *app, uint8_t *work, uint32_t place, uint32_t sample)
+{
+    const uint8_t *pixels = app->samples.pixels + (size_t)app->batch[place] * image_sample_bytes(&app->image);
+    fill_input(&app->image, pixels, runner_input(&app->runner, work, sample));
+}
+
 static void prepare_share(void *context, unsigned worker)
 {
     const struct app *app = context;
-    runner_prepare(&app->runner, worker, app->workers);
+    runner_prepare(&app->runner, app->work[worker], worker, app->workers);
+}
+
+static void prepare(struct app *app)
+{
+    if (!runner_needs_prepare(&app->runner))
+        return;
+    port_parallel(prepare_share, app);
+    runner_prepared(&app->runner);
 }
 
 /* Worker w takes the blocks w, w + workers, ... of the batch, which are equal but for the last. */
@@ -29,8 +43,7 @@ static void evaluate_share(void *context, unsigned worker)
     for (uint32_t first = worker * block; first < app->batch_size; first += app->workers * block) {
         uint32_t count = app->batch_size - first < block ? app->batch_size - first : block;
         for (uint32_t i = 0; i < count; i++)
-            fill_input(image, app->samples.pixels + (size_t)app->batch[first + i] * image_sample_bytes(image),
-                       runner_input(&app->runner, work, i));
+            fill_from_batch(app, work, first + i, i);
         runner_invoke(&app->runner, work, count);
         for (uint32_t i = 0; i < count; i++) {
             const int8_t *logits = runner_output(&app->runner, work, i);
@@ -47,14 +60,19 @@ static void evaluate_share(void *context, unsigned worker)
 struct batch_loss app_evaluate(struct app *app)
 {
     struct batch_loss total = {0, 0};
-    if (runner_needs_prepare(&app->runner)) {
-        port_parallel(prepare_share, app);
-        runner_prepared(&app->runner);
-    }
+    prepare(app);
     port_parallel(evaluate_share, app);
     for (uint32_t w = 0; w < app->workers; w++) {
         total.loss += app->partial[w].loss;
         total.correct += app->partial[w].correct;
     }
     return total;
+}
+
+void app_trace(struct app *app, uint32_t op)
+{
+    prepare(app);
+    fill_from_batch(app, app->work[0], 0, 0);
+    app->traced = runner_trace(&app->runner, app->work[0], op);
+    app->traced_op = op;
 }

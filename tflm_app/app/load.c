@@ -84,7 +84,10 @@ struct status app_load_end(struct app *app)
     struct status status = image_open(&app->image, take(region, app->load_size), app->load_size);
     if (status.code)
         return status;
-    runner_init(&app->runner, &app->image);
+    struct port_region *work = port_region(PORT_WORK);
+    status = runner_init(&app->runner, &app->image, work->base + work->used, available(work));
+    if (status.code)
+        return status;
     status = share_memory(app);
     app->loaded = status.code == STATUS_OK;
     return status;

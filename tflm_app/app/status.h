@@ -29,6 +29,9 @@ enum status_code {
     STATUS_COEFFICIENT = 20,     /* direction */
     STATUS_ROUNDING = 21,        /* mode */
     STATUS_READ_RANGE = 22,      /* end of the range, size */
+    STATUS_TRACE_RANGE = 23,     /* op or offset, number of ops or bytes */
+    STATUS_TRACE_MISSING = 24,   /* the runner can only run the whole network */
+    STATUS_RUNNER = 25,          /* bytes that were free, 0: not prepared, 1: prepared, but not run */
 };
 
 /* A code and up to two numbers that its sentence mentions. */

@@ -150,4 +150,12 @@ static inline const struct plan_op *plan_next(const struct plan_op *op)
     return (const struct plan_op *)((const uint32_t *)op + op->words);
 }
 
+static inline const struct plan_op *plan_op_at(const struct plan *plan, uint32_t number)
+{
+    const struct plan_op *op = (const struct plan_op *)plan->ops;
+    while (number--)
+        op = plan_next(op);
+    return op;
+}
+
 #endif

@@ -29,7 +29,8 @@ struct runner {
     bool stale; /* what packed holds is not what the next invocation is to see */
 };
 
-void runner_init(struct runner *runner, const struct image *image);
+/* work: memory that is free now, for a runner that has to try out how much it needs; nothing in it lasts. */
+struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size);
 
 /* From now on invocations see w + step * z(seed); step 0: the weights. The weights themselves may not be changed
  * meanwhile: a runner without packed weights holds the probe in their place. */
@@ -40,12 +41,16 @@ void runner_weights_written(struct runner *runner);
 
 /* One worker's share of what has to be done before the next invocations; then all wait for each other. */
 bool runner_needs_prepare(const struct runner *runner);
-void runner_prepare(const struct runner *runner, unsigned worker, unsigned workers);
+void runner_prepare(const struct runner *runner, uint8_t *work, unsigned worker, unsigned workers);
 void runner_prepared(struct runner *runner);
 
 /* Every worker has its own work memory (64-byte aligned, activations + scratch bytes). */
 int8_t *runner_input(const struct runner *runner, uint8_t *work, uint32_t sample);
 void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples);
 const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t sample);
+
+/* What op number `op` of the plan makes of the first sample's input: runs up to that op and no further, so that its
+ * output still lies in work memory. NULL: this runner can only run the whole network. */
+const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op);
 
 #endif

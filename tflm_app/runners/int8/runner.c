@@ -16,8 +16,9 @@ static size_t align_up(size_t size)
     return (size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-void runner_init(struct runner *runner, const struct image *image)
+struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size)
 {
+    (void)work, (void)size; /* the plan says what is needed */
     const struct plan *plan = &image->plan;
     const struct plan_op *op = (const struct plan_op *)plan->ops;
     const struct kernel_set *kernels = kernel_set_choose();
@@ -33,6 +34,7 @@ void runner_init(struct runner *runner, const struct image *image)
     runner->memory.activations = align_up((size_t)plan->arena * runner->block + (kernels->block_bytes ? ALIGN : 0));
     runner->memory.scratch = align_up(scratch);
     runner->memory.packed = packed;
+    return STATUS(STATUS_OK, 0, 0);
 }
 
 void runner_set_probe(struct runner *runner, uint64_t seed, int step)
@@ -59,8 +61,9 @@ bool runner_needs_prepare(const struct runner *runner)
     return runner->stale;
 }
 
-void runner_prepare(const struct runner *runner, unsigned worker, unsigned workers)
+void runner_prepare(const struct runner *runner, uint8_t *work, unsigned worker, unsigned workers)
 {
+    (void)work;
     const struct plan *plan = &runner->image->plan;
     const struct plan_op *op = (const struct plan_op *)plan->ops;
     uint8_t *packed = runner->packed;
@@ -93,7 +96,7 @@ const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t
     return sample_of(runner, work, runner->image->plan.output, sample);
 }
 
-void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
+static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t ops)
 {
     const struct plan *plan = &runner->image->plan;
     const struct kernel_set *kernels = runner->kernels;
@@ -105,10 +108,21 @@ void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
         .samples = samples,
     };
     const struct plan_op *op = (const struct plan_op *)plan->ops;
-    for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
+    for (uint32_t i = 0; i < ops; i++, op = plan_next(op)) {
         uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : samples;
         for (memory.sample = 0; memory.sample < calls; memory.sample++)
             kernels->ops[op->kind].run(plan, op, memory);
         memory.packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
     }
+}
+
+void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
+{
+    invoke(runner, work, samples, runner->image->plan.op_count);
+}
+
+const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op)
+{
+    invoke(runner, work, 1, op + 1);
+    return sample_of(runner, work, plan_op_at(&runner->image->plan, op)->out, 0);
 }
