@@ -60,53 +60,74 @@ static inline void dot_4x2(const int8_t *weights, uint32_t stride, const int8_t 
     register uint32_t w1 __asm("r3") = stride;
     register const int8_t *x __asm("r9") = inputs;
     register const int8_t *stop __asm("r11") = end;
-    __asm("add r5, r1, r3, lsl #1\n"
-          "add r7, r5, r3\n"
-          "add r3, r1, r3\n" BLOCK("vmladav") "cmp r9, r11\n"
-                                              "beq 2f\n"
-                                              "1:\n" BLOCK("vmladava") "cmp r9, r11\n"
-                                                                       "bne 1b\n"
-                                                                       "2: vmov %e[a], r0, r2\n"
-                                                                       "vmov %f[a], r4, r6\n"
-                                                                       "vmov %e[b], r8, r10\n"
-                                                                       "vmov %f[b], r12, lr\n"
-          : "+r"(w0), "+r"(w1), "+r"(x), [a] "=&w"(*a), [b] "=&w"(*b)
-          : "r"(stop)
-          : "r0", "r2", "r4", "r5", "r6", "r7", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "cc", "memory");
+    __asm volatile("add r5, r1, r3, lsl #1\n"
+                   "add r7, r5, r3\n"
+                   "add r3, r1, r3\n" BLOCK("vmladav") /* */
+                   "cmp r9, r11\n"
+                   "beq 2f\n"
+                   "1:\n" BLOCK("vmladava") /* */
+                   "cmp r9, r11\n"
+                   "bne 1b\n"
+                   "2: vmov %e[a], r0, r2\n"
+                   "vmov %f[a], r4, r6\n"
+                   "vmov %e[b], r8, r10\n"
+                   "vmov %f[b], r12, lr\n"
+                   : "+r"(w0), "+r"(w1), "+r"(x), [a] "=&w"(*a), [b] "=&w"(*b)
+                   : "r"(stop)
+                   : "r0", "r2", "r4", "r5", "r6", "r7", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "cc");
 #undef BLOCK
 }
 
-static inline void store(const struct filters *f, int32x4_t acc, const int32_t *constants, bool clamped, int8_t *out)
+struct constants {
+    int32x4_t bias, multiplier, shift;
+};
+
+struct range {
+    int32x4_t zero, min, max;
+};
+
+static inline void store(int32x4_t acc, struct constants constants, struct range range, bool clamped, int8_t *out)
 {
-    acc = vaddq_s32(acc, vldrwq_s32(constants));
-    acc = mve_rescale(acc, vldrwq_s32(constants + QUAD), vldrwq_s32(constants + 2 * QUAD), clamped);
-    acc = vaddq_s32(acc, vdupq_n_s32(f->output_zero));
-    vstrbq_s32(out, vminq_s32(vmaxq_s32(acc, vdupq_n_s32(f->min)), vdupq_n_s32(f->max)));
+    acc = mve_rescale(vaddq_s32(acc, constants.bias), constants.multiplier, constants.shift, clamped);
+    acc = vaddq_s32(acc, range.zero);
+    vstrbq_s32(out, vminq_s32(vmaxq_s32(acc, range.min), range.max));
 }
 
-/* The last four channels may be some of the four before: they are computed twice. */
-static inline uint32_t quad_at(const struct filters *f, uint32_t channel)
-{
-    return channel + QUAD <= f->channels ? channel : f->channels - QUAD;
-}
-
+/* Of channels that are no multiple of four, the last four are some of the four before as well: computed twice. */
 static inline void apply(const struct filters *f, int8_t *out0, int8_t *out1, bool first, bool clamped)
 {
-    int32_t *constants = f->constants;
-    const int8_t *end = f->inputs + 32 * blocks(f->depth);
-    for (uint32_t c = 0; c < f->channels; c += QUAD, constants += QUAD_CONSTANTS) {
-        uint32_t at = quad_at(f, c);
-        int32x4_t a, b;
-        dot_4x2(f->weights + at * f->stride, f->stride, f->inputs, end, &a, &b);
-        if (first) {
-            int32x4_t bias = f->bias ? vldrwq_s32(f->bias + at) : vdupq_n_s32(0);
-            vstrwq_s32(constants, vmlaq_n_s32(bias, a, -f->input_zero));
-            vstrwq_s32(constants + QUAD, vldrwq_s32(f->multipliers + at));
-            vstrwq_s32(constants + 2 * QUAD, vldrwq_s32(f->shifts + at));
-        } else {
-            store(f, a, constants, clamped, out0 + at);
+    struct range range = {vdupq_n_s32(f->output_zero), vdupq_n_s32(f->min), vdupq_n_s32(f->max)};
+    const int8_t *inputs = f->inputs, *end = inputs + 32 * blocks(f->depth), *weights = f->weights;
+    const uint32_t stride = f->stride;
+    int32_t *scratch = f->constants;
+    int32_t left = (int32_t)f->channels;
+    __asm volatile("" ::: "memory"); /* the inputs are in memory before dot_4x2, which GCC does not see reading it */
+    for (; left > 0; left -= QUAD, weights += QUAD * stride, out0 += QUAD, out1 += QUAD, scratch += QUAD_CONSTANTS) {
+        if (left < QUAD) {
+            uint32_t back = QUAD - (uint32_t)left;
+            weights -= back * stride;
+            out0 -= back;
+            out1 -= back;
         }
-        store(f, b, constants, clamped, out1 + at);
+        struct constants constants;
+        int32x4_t a, b;
+        dot_4x2(weights, stride, inputs, end, &a, &b);
+        if (first) {
+            uint32_t at = f->channels - (uint32_t)(left < QUAD ? QUAD : left);
+            constants.bias = f->bias ? vldrwq_s32(f->bias + at) : vdupq_n_s32(0);
+            constants.bias = vmlaq_n_s32(constants.bias, a, -f->input_zero);
+            constants.multiplier = vldrwq_s32(f->multipliers + at);
+            constants.shift = vldrwq_s32(f->shifts + at);
+            vstrwq_s32(scratch, constants.bias);
+            vstrwq_s32(scratch + QUAD, constants.multiplier);
+            vstrwq_s32(scratch + 2 * QUAD, constants.shift);
+        } else {
+            constants.bias = vldrwq_s32(scratch);
+            constants.multiplier = vldrwq_s32(scratch + QUAD);
+            constants.shift = vldrwq_s32(scratch + 2 * QUAD);
+            store(a, constants, range, clamped, out0);
+        }
+        store(b, constants, range, clamped, out1);
     }
 }
 
