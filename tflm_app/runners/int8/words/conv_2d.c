@@ -15,23 +15,40 @@ size_t words_conv_2d_scratch(const struct plan *plan, const struct plan_op *op)
     return PIXELS * sizeof(int32_t) * ((size_t)tensor_out(plan, op)->c + depth_of(plan, op));
 }
 
+/* The bytes under tap (ky, kx) of the window of output pixel (y, x), or NULL for padding. */
+static const int8_t *tap(const struct plan_window *w, const struct plan_tensor *in, const int8_t *input, uint32_t y,
+                         uint32_t x, uint32_t ky, uint32_t kx)
+{
+    int32_t in_y = (int32_t)(y * w->stride_h + ky * w->dilation_h) - (int32_t)w->pad_top;
+    int32_t in_x = (int32_t)(x * w->stride_w + kx * w->dilation_w) - (int32_t)w->pad_left;
+    bool inside = in_y >= 0 && in_y < (int32_t)in->h && in_x >= 0 && in_x < (int32_t)in->w;
+    return inside ? input + ((uint32_t)in_y * in->w + (uint32_t)in_x) * in->c : NULL;
+}
+
 /* The inputs under the window of output pixel (y, x), every PIXELS-th of patch; padding is the zero point, so 0 here.
  */
 static void gather(const struct plan_window *w, const struct plan_tensor *in, const int8_t *input, uint32_t y,
                    uint32_t x, int32_t *patch)
 {
-    int32_t top = (int32_t)(y * w->stride_h) - (int32_t)w->pad_top;
-    int32_t left = (int32_t)(x * w->stride_w) - (int32_t)w->pad_left;
-    for (uint32_t ky = 0; ky < w->kernel_h; ky++) {
-        int32_t in_y = top + (int32_t)(ky * w->dilation_h);
+    for (uint32_t ky = 0; ky < w->kernel_h; ky++)
         for (uint32_t kx = 0; kx < w->kernel_w; kx++) {
-            int32_t in_x = left + (int32_t)(kx * w->dilation_w);
-            bool inside = in_y >= 0 && in_y < (int32_t)in->h && in_x >= 0 && in_x < (int32_t)in->w;
-            const int8_t *from = inside ? input + ((uint32_t)in_y * in->w + (uint32_t)in_x) * in->c : NULL;
+            const int8_t *from = tap(w, in, input, y, x, ky, kx);
             for (uint32_t c = 0; c < in->c; c++, patch += PIXELS)
-                *patch = inside ? from[c] - in->zero_point : 0;
+                *patch = from ? from[c] - in->zero_point : 0;
         }
-    }
+}
+
+/* The same of the one output pixel that there is, as it is. */
+static void gather_bytes(const struct plan_window *w, const struct plan_tensor *in, const int8_t *input, int8_t *patch)
+{
+    for (uint32_t ky = 0; ky < w->kernel_h; ky++)
+        for (uint32_t kx = 0; kx < w->kernel_w; kx++, patch += in->c) {
+            const int8_t *from = tap(w, in, input, 0, 0, ky, kx);
+            if (from)
+                memcpy(patch, from, in->c);
+            else
+                memset(patch, in->zero_point, in->c);
+        }
 }
 
 /* acc[p * channels] += weights . patch p. */
@@ -72,6 +89,14 @@ void words_conv_2d(const struct plan *plan, const struct plan_op *op, struct ker
     const int8_t *weights = (const int8_t *)plan->model + conv->filter.weights;
     int8_t *output = activation(memory, out);
 
+    if (pixels == 1) {
+        int8_t *patch = (int8_t *)patches;
+        gather_bytes(&conv->window, in, activation(memory, in), patch);
+        load_bias(plan, &conv->filter, channels, acc);
+        words_filters(weights, patch, depth, in->zero_point, channels, acc);
+        requantize_channels(plan, op, &conv->filter, acc, channels, output);
+        return;
+    }
     memset(patches, 0, PIXELS * depth * sizeof *patches);
     for (uint32_t pixel = 0; pixel < pixels; pixel += PIXELS) {
         uint32_t count = pixels - pixel < PIXELS ? pixels - pixel : PIXELS;

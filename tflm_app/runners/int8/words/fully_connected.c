@@ -40,6 +40,16 @@ static int32_t dot(const int8_t *weights, const int8_t *in, uint32_t depth, int3
     return sum;
 }
 
+void words_filters(const int8_t *weights, const int8_t *in, uint32_t depth, int32_t zero_point, uint32_t channels,
+                   int32_t *acc)
+{
+    uint32_t c = 0;
+    for (; c + FILTERS <= channels; c += FILTERS)
+        dot_products(weights + c * depth, in, depth, zero_point, acc + c);
+    for (; c < channels; c++)
+        acc[c] += dot(weights + c * depth, in, depth, zero_point);
+}
+
 void words_fully_connected(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     const struct plan_fully_connected *fc = (const struct plan_fully_connected *)op;
@@ -50,12 +60,8 @@ void words_fully_connected(const struct plan *plan, const struct plan_op *op, st
     int8_t *output = activation(memory, out);
     int32_t *acc = memory.scratch;
     for (uint32_t row = 0; row < rows; row++, input += depth, output += out->c) {
-        uint32_t c = 0;
         load_bias(plan, &fc->filter, out->c, acc);
-        for (; c + FILTERS <= out->c; c += FILTERS)
-            dot_products(weights + c * depth, input, depth, in->zero_point, acc + c);
-        for (; c < out->c; c++)
-            acc[c] += dot(weights + c * depth, input, depth, in->zero_point);
+        words_filters(weights, input, depth, in->zero_point, out->c, acc);
         requantize_channels(plan, op, &fc->filter, acc, out->c, output);
     }
 }
