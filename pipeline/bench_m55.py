@@ -88,7 +88,9 @@ def run(firmware: Path, image: bytes, inputs: np.ndarray, probes: Sequence[tuple
             "qemu-system-arm", "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-serial", "none",
             "-icount", "shift=5,sleep=off", "-semihosting-config", "enable=on,target=native", "-kernel", str(firmware),
         ]  # fmt: skip
-        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             words = " ".join((done.stdout + done.stderr).split())
             raise UserError(f"the emulated Cortex-M55 ended with exit code {done.returncode}: {words[:500]}")

@@ -63,7 +63,7 @@ static int8_t *gather_row(const struct view *v, const int8_t *row, int32_t left,
     uint32_t dilation = v->window->dilation_w, count = v->columns.count;
     int32_t end = left + (int32_t)count;
     if (dilation == 1) {
-        uint32_t before = left < 0 ? (uint32_t)-left : 0, after = end > (int32_t)in->w ? (uint32_t)end - in->w : 0;
+        uint32_t before = left<0 ? (uint32_t)-left : 0, after = end>(int32_t) in->w ? (uint32_t)end - in->w : 0;
         uint32_t inside = (count - before - after) * in->c;
         mve_fill(to, (int8_t)in->zero_point, before * in->c);
         to += before * in->c;

@@ -75,8 +75,8 @@ static uint32_t find_taps(const struct plan_window *w, const struct plan_tensor 
             int32_t x = (int32_t)(kx * w->dilation_w);
             if (left + x < 0 || left + x >= (int32_t)in->w)
                 continue;
-            taps[count++] = (struct tap){(y * (int32_t)in->w + x) * (int32_t)in->c,
-                                         (int32_t)((ky * w->kernel_w + kx) * in->c)};
+            taps[count++] =
+                (struct tap){(y * (int32_t)in->w + x) * (int32_t)in->c, (int32_t)((ky * w->kernel_w + kx) * in->c)};
         }
     }
     return count;
