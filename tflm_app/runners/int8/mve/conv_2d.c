@@ -29,14 +29,6 @@ static struct taps used_taps(uint32_t kernel, uint32_t stride, uint32_t dilation
     return taps;
 }
 
-struct view {
-    const struct plan_window *window;
-    const struct plan_tensor *in;
-    const int8_t *input;
-    struct taps rows, columns;
-    int8_t *patch; /* scratch: the taps of one window */
-};
-
 static bool usable(const struct plan *plan, const struct plan_op *op)
 {
     const struct plan_conv *conv = (const struct plan_conv *)op;
@@ -44,63 +36,114 @@ static bool usable(const struct plan *plan, const struct plan_op *op)
     return channels >= FILTERS_LEAST && mve_shifts_right(plan, &conv->filter, channels);
 }
 
-static uint32_t depth_of(const struct plan *plan, const struct plan_op *op)
+/* Where the windows of one row of outputs lie: in the input itself, or in a strip with the padding around it. */
+struct view {
+    const struct plan_window *window;
+    const struct plan_tensor *in;
+    struct taps rows, columns;
+    uint32_t pitch;                     /* bytes from one row of taps to the next */
+    uint32_t pieces, piece, piece_step; /* of a row of taps: what is contiguous; bytes of it, and to the next one */
+    bool in_blocks;                     /* pieces are multiples of 16 bytes */
+    uint32_t strip_columns;             /* of input, for all windows of a row */
+    int8_t *strip, *patch;              /* scratch; patch: the taps of one window where pieces are not in blocks */
+};
+
+static struct view view_of(const struct plan *plan, const struct plan_op *op)
 {
     const struct plan_window *w = &((const struct plan_conv *)op)->window;
-    return w->kernel_h * w->kernel_w * tensor_in(plan, op)->c;
+    const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
+    struct view v = {
+        .window = w,
+        .in = in,
+        .rows = used_taps(w->kernel_h, w->stride_h, w->dilation_h, w->pad_top, in->h, out->h),
+        .columns = {0, w->kernel_w},
+    };
+    if (v.rows.count == 1) /* what is used of a filter has to be in one piece */
+        v.columns = used_taps(w->kernel_w, w->stride_w, w->dilation_w, w->pad_left, in->w, out->w);
+    bool dilated = w->dilation_w > 1;
+    v.pieces = dilated ? v.columns.count : 1;
+    v.piece = dilated ? in->c : v.columns.count * in->c;
+    v.piece_step = w->dilation_w * in->c;
+    v.in_blocks = v.piece % 16 == 0;
+    v.strip_columns = (out->w - 1) * w->stride_w + (v.columns.count - 1) * w->dilation_w + 1;
+    return v;
+}
+
+static uint32_t view_depth(const struct view *v)
+{
+    return v->rows.count * v->columns.count * v->in->c;
+}
+
+static bool is_one_tap(const struct view *v)
+{
+    return v->rows.count * v->columns.count == 1;
+}
+
+static uint32_t strip_bytes(const struct view *v)
+{
+    return v->rows.count * v->strip_columns * v->in->c;
 }
 
 size_t mve_conv_2d_scratch(const struct plan *plan, const struct plan_op *op)
 {
-    uint32_t depth = depth_of(plan, op);
-    return usable(plan, op) ? filters_scratch(depth, tensor_out(plan, op)->c) + depth : conv_2d_scratch(plan, op);
+    if (!usable(plan, op))
+        return conv_2d_scratch(plan, op);
+    struct view v = view_of(plan, op);
+    uint32_t depth = view_depth(&v);
+    return filters_scratch(depth, tensor_out(plan, op)->c) + strip_bytes(&v) + (v.in_blocks ? 0 : depth);
 }
 
-/* A row of taps, padding included. */
-static int8_t *gather_row(const struct view *v, const int8_t *row, int32_t left, int8_t *to)
-{
-    const struct plan_tensor *in = v->in;
-    uint32_t dilation = v->window->dilation_w, count = v->columns.count;
-    int32_t end = left + (int32_t)count;
-    if (dilation == 1) {
-        uint32_t before = left<0 ? (uint32_t)-left : 0, after = end>(int32_t) in->w ? (uint32_t)end - in->w : 0;
-        uint32_t inside = (count - before - after) * in->c;
-        mve_fill(to, (int8_t)in->zero_point, before * in->c);
-        to += before * in->c;
-        mve_copy(to, row + (left + (int32_t)before) * (int32_t)in->c, inside);
-        to += inside;
-        mve_fill(to, (int8_t)in->zero_point, after * in->c);
-        return to + after * in->c;
-    }
-    for (uint32_t x = 0; x < count; x++, left += (int32_t)dilation, to += in->c) {
-        if (is_inside(left, in->w))
-            mve_copy(to, row + left * (int32_t)in->c, in->c);
-        else
-            mve_fill(to, (int8_t)in->zero_point, in->c);
-    }
-    return to;
-}
-
-/* The input under the window of output (y, x): in place where it is one tap, otherwise in the patch. */
-static const int8_t *gather(const struct view *v, uint32_t y, uint32_t x)
+/* The first window of output row y; the next ones are a stride to the right. */
+static const int8_t *enter_row(struct view *v, const int8_t *input, uint32_t y)
 {
     const struct plan_window *w = v->window;
     const struct plan_tensor *in = v->in;
     int32_t top = (int32_t)(y * w->stride_h + v->rows.first * w->dilation_h) - (int32_t)w->pad_top;
-    int32_t left = (int32_t)(x * w->stride_w + v->columns.first * w->dilation_w) - (int32_t)w->pad_left;
-    uint32_t row_bytes = v->columns.count * in->c;
-    if (v->rows.count * v->columns.count == 1 && is_inside(top, in->h) && is_inside(left, in->w))
-        return v->input + ((uint32_t)top * in->w + (uint32_t)left) * in->c;
-    int8_t *to = v->patch;
-    for (uint32_t ky = 0; ky < v->rows.count; ky++, top += (int32_t)w->dilation_h) {
-        if (is_inside(top, in->h)) {
-            to = gather_row(v, v->input + (uint32_t)top * in->w * in->c, left, to);
-        } else {
-            mve_fill(to, (int8_t)in->zero_point, row_bytes);
-            to += row_bytes;
+    int32_t left = (int32_t)(v->columns.first * w->dilation_w) - (int32_t)w->pad_left;
+    int32_t bottom = top + (int32_t)((v->rows.count - 1) * w->dilation_h), right = left + (int32_t)v->strip_columns;
+    uint32_t row_bytes = in->w * in->c;
+    if (top >= 0 && bottom < (int32_t)in->h && left >= 0 && right <= (int32_t)in->w) {
+        v->pitch = w->dilation_h * row_bytes;
+        return input + (uint32_t)top * row_bytes + (uint32_t)left * in->c;
+    }
+    v->pitch = v->strip_columns * in->c;
+    uint32_t before = left < 0 ? (uint32_t)-left * in->c : 0;
+    uint32_t after = right > (int32_t)in->w ? ((uint32_t)right - in->w) * in->c : 0, inside = v->pitch - before - after;
+    int8_t *to = v->strip;
+    for (uint32_t ky = 0; ky < v->rows.count; ky++, top += (int32_t)w->dilation_h, to += v->pitch) {
+        if (!is_inside(top, in->h)) {
+            mve_fill(to, (int8_t)in->zero_point, v->pitch);
+            continue;
+        }
+        mve_fill(to, (int8_t)in->zero_point, before);
+        mve_copy(to + before, input + (uint32_t)top * row_bytes + (left > 0 ? (uint32_t)left * in->c : 0), inside);
+        mve_fill(to + before + inside, (int8_t)in->zero_point, after);
+    }
+    return v->strip;
+}
+
+/* The inputs of a window, for the filters. */
+static void gather(const struct view *v, const struct filters *filters, const int8_t *window, uint32_t pixel)
+{
+    if (is_one_tap(v)) {
+        filters_input(filters, window, pixel);
+        return;
+    }
+    int8_t *block = filters->inputs + 16 * pixel, *to = v->patch;
+    for (uint32_t ky = 0; ky < v->rows.count; ky++, window += v->pitch) {
+        const int8_t *from = window;
+        for (uint32_t i = 0; i < v->pieces; i++, from += v->piece_step) {
+            if (v->in_blocks) {
+                filters_copy(block, from, v->piece);
+                block += 2 * v->piece;
+            } else {
+                mve_copy(to, from, v->piece);
+                to += v->piece;
+            }
         }
     }
-    return v->patch;
+    if (!v->in_blocks)
+        filters_input(filters, v->patch, pixel);
 }
 
 void mve_conv_2d(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
@@ -112,34 +155,31 @@ void mve_conv_2d(const struct plan *plan, const struct plan_op *op, struct kerne
     const struct plan_conv *conv = (const struct plan_conv *)op;
     const struct plan_window *w = &conv->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    struct filters filters = filters_of(plan, op, &conv->filter, depth_of(plan, op), memory.scratch);
-    struct view view = {
-        .window = w,
-        .in = in,
-        .input = activation(memory, in),
-        .rows = used_taps(w->kernel_h, w->stride_h, w->dilation_h, w->pad_top, in->h, out->h),
-        .columns = {0, w->kernel_w},
-        .patch = (int8_t *)memory.scratch + filters_scratch(filters.depth, out->c),
-    };
-    if (view.rows.count == 1) /* what is used of a filter has to be in one piece */
-        view.columns = used_taps(w->kernel_w, w->stride_w, w->dilation_w, w->pad_left, in->w, out->w);
+    struct view view = view_of(plan, op);
+    uint32_t depth = view_depth(&view), all = w->kernel_h * w->kernel_w * in->c;
+    struct filters filters = filters_of(plan, op, &conv->filter, depth, memory.scratch);
     filters.weights += (view.rows.first * w->kernel_w + view.columns.first) * in->c;
-    filters.depth = view.rows.count * view.columns.count * in->c;
+    filters.stride = all;
+    view.strip = (int8_t *)memory.scratch + filters_scratch(depth, out->c);
+    view.patch = view.strip + strip_bytes(&view);
     filters_start(&filters);
 
+    const int8_t *input = activation(memory, in), *window = input;
     int8_t *output = activation(memory, out), *previous = output;
-    uint32_t pair = 1; /* the first pixel is the second of its pair */
-    for (uint32_t y = 0; y < out->h; y++)
-        for (uint32_t x = 0; x < out->w; x++, output += out->c, pair ^= 1) {
-            filters_input(&filters, gather(&view, y, x), pair);
+    uint32_t step = w->stride_w * in->c, pair = 1; /* the first pixel is the second of its pair */
+    for (uint32_t y = 0; y < out->h; y++) {
+        window = enter_row(&view, input, y);
+        for (uint32_t x = 0; x < out->w; x++, window += step, output += out->c, pair ^= 1) {
+            gather(&view, &filters, window, pair);
             if (y + x == 0)
                 filters_apply_first(&filters, output);
             else if (pair)
                 filters_apply(&filters, previous, output);
             previous = output;
         }
+    }
     if (pair) { /* one is left: both are the same */
-        filters_input(&filters, gather(&view, out->h - 1, out->w - 1), 1);
+        gather(&view, &filters, window - step, 1);
         filters_apply(&filters, previous, previous);
     }
 }
