@@ -122,6 +122,43 @@ static const int8_t *enter_row(struct view *v, const int8_t *input, uint32_t y)
     return v->strip;
 }
 
+/* count pieces of so many bytes, a step apart, to one after the other: in the patch, or (in_blocks) to every second
+ * block of 16 bytes. Where they end. */
+static inline int8_t *copy_pieces(int8_t *to, const int8_t *from, uint32_t bytes, uint32_t count, uint32_t step,
+                                  bool in_blocks)
+{
+    const int8_t *source;
+    int8_t *target;
+    if (in_blocks)
+        __asm volatile("1: mov %[source], %[from]\n"
+                       "wlstp.8 lr, %[bytes], 3f\n"
+                       "2: vldrb.8 q0, [%[source]], #16\n"
+                       "vstrb.8 q0, [%[to]], #32\n"
+                       "letp lr, 2b\n"
+                       "3: add %[from], %[from], %[step]\n"
+                       "subs %[count], %[count], #1\n"
+                       "bne 1b\n"
+                       : [to] "+r"(to), [from] "+r"(from), [count] "+r"(count), [source] "=&r"(source)
+                       : [bytes] "r"(bytes), [step] "r"(step)
+                       : "q0", "lr", "cc", "memory");
+    else
+        __asm volatile(
+            "1: mov %[source], %[from]\n"
+            "mov %[target], %[to]\n"
+            "wlstp.8 lr, %[bytes], 3f\n"
+            "2: vldrb.8 q0, [%[source]], #16\n"
+            "vstrb.8 q0, [%[target]], #16\n"
+            "letp lr, 2b\n"
+            "3: add %[from], %[from], %[step]\n"
+            "add %[to], %[to], %[bytes]\n"
+            "subs %[count], %[count], #1\n"
+            "bne 1b\n"
+            : [to] "+r"(to), [from] "+r"(from), [count] "+r"(count), [source] "=&r"(source), [target] "=&r"(target)
+            : [bytes] "r"(bytes), [step] "r"(step)
+            : "q0", "lr", "cc", "memory");
+    return to;
+}
+
 /* The inputs of a window, for the filters. */
 static void gather(const struct view *v, const struct filters *filters, const int8_t *window, uint32_t pixel)
 {
@@ -129,18 +166,12 @@ static void gather(const struct view *v, const struct filters *filters, const in
         filters_input(filters, window, pixel);
         return;
     }
-    int8_t *block = filters->inputs + 16 * pixel, *to = v->patch;
-    for (uint32_t ky = 0; ky < v->rows.count; ky++, window += v->pitch) {
-        const int8_t *from = window;
-        for (uint32_t i = 0; i < v->pieces; i++, from += v->piece_step) {
-            if (v->in_blocks) {
-                filters_copy(block, from, v->piece);
-                block += 2 * v->piece;
-            } else {
-                mve_copy(to, from, v->piece);
-                to += v->piece;
-            }
-        }
+    int8_t *to = v->in_blocks ? filters->inputs + 16 * pixel : v->patch;
+    if (v->pieces == 1) {
+        copy_pieces(to, window, v->piece, v->rows.count, v->pitch, v->in_blocks);
+    } else {
+        for (uint32_t ky = 0; ky < v->rows.count; ky++, window += v->pitch)
+            to = copy_pieces(to, window, v->piece, v->pieces, v->piece_step, v->in_blocks);
     }
     if (!v->in_blocks)
         filters_input(filters, v->patch, pixel);

@@ -27,23 +27,18 @@ size_t filters_scratch(uint32_t depth, uint32_t channels);
 /* Before the first pixel, when depth is final. */
 void filters_start(const struct filters *filters);
 
-/* Copy into inputs, to every second block of 16 bytes. */
-static inline void filters_copy(int8_t *to, const int8_t *from, uint32_t count)
+/* The inputs of pixel 0 or 1 of the pair, depth bytes. */
+static inline void filters_input(const struct filters *filters, const int8_t *from, uint32_t pixel)
 {
+    int8_t *to = filters->inputs + 16 * pixel;
     __asm volatile("wlstp.8 lr, %[count], 2f\n"
                    "1: vldrb.8 q0, [%[from]], #16\n"
                    "vstrb.8 q0, [%[to]], #32\n"
                    "letp lr, 1b\n"
                    "2:"
                    : [to] "+r"(to), [from] "+r"(from)
-                   : [count] "r"(count)
+                   : [count] "r"(filters->depth)
                    : "q0", "lr", "memory");
-}
-
-/* The inputs of pixel 0 or 1 of the pair, depth bytes. */
-static inline void filters_input(const struct filters *filters, const int8_t *from, uint32_t pixel)
-{
-    filters_copy(filters->inputs + 16 * pixel, from, filters->depth);
 }
 
 /* Outputs of the first pixel, whose inputs are pixel 1 of the pair; those of pixel 0 are overwritten. */

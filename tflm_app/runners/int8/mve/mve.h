@@ -35,7 +35,7 @@ static inline bool mve_shifts_right(const struct plan *plan, const struct plan_f
     return most <= 0;
 }
 
-/* Copy, unlike memcpy in one tail-predicated loop (GCC 12 makes none of intrinsics). */
+/* memcpy in one tail-predicated loop, which GCC 12 does not make of intrinsics. */
 static inline void mve_copy(int8_t *to, const int8_t *from, uint32_t count)
 {
     __asm volatile("wlstp.8 lr, %[count], 2f\n"
