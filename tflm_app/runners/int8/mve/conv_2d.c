@@ -1,5 +1,6 @@
 /* CONV_2D: the input under two windows is laid out for the filters; taps that only ever see padding are left out. */
 #include "runners/int8/mve/filters.h"
+#include "runners/int8/mve/shallow.h"
 
 /* The taps of one axis that some output has inside the input. */
 struct taps {
@@ -77,6 +78,11 @@ static uint32_t view_depth(const struct view *v)
 static bool is_one_tap(const struct view *v)
 {
     return v->rows.count * v->columns.count == 1;
+}
+
+static bool is_shallow(const struct view *v)
+{
+    return is_one_tap(v) && v->in->c <= SHALLOW_DEPTH;
 }
 
 static uint32_t strip_bytes(const struct view *v)
@@ -177,6 +183,18 @@ static void gather(const struct view *v, const struct filters *filters, const in
         filters_input(filters, v->patch, pixel);
 }
 
+static void shallow_rows(struct view *v, const struct filters *filters, const int8_t *input,
+                         const struct plan_tensor *out, int8_t *output)
+{
+    uint32_t step = v->window->stride_w * v->in->c;
+    if (out->h == v->in->h && out->w == v->in->w && v->window->pad_top + v->window->pad_left == 0) {
+        shallow_row(filters, input, step, out->h * out->w, output); /* of all rows */
+        return;
+    }
+    for (uint32_t y = 0; y < out->h; y++, output += out->w * out->c)
+        shallow_row(filters, enter_row(v, input, y), step, out->w, output);
+}
+
 void mve_conv_2d(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     if (!usable(plan, op)) {
@@ -193,6 +211,10 @@ void mve_conv_2d(const struct plan *plan, const struct plan_op *op, struct kerne
     filters.stride = all;
     view.strip = (int8_t *)memory.scratch + filters_scratch(depth, out->c);
     view.patch = view.strip + strip_bytes(&view);
+    if (is_shallow(&view)) {
+        shallow_rows(&view, &filters, activation(memory, in), out, activation(memory, out));
+        return;
+    }
     filters_start(&filters);
 
     const int8_t *input = activation(memory, in), *window = input;
