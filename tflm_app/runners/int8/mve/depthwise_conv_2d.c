@@ -1,5 +1,6 @@
 /* DEPTHWISE_CONV_2D with a multiplier of 1, eight channels of a window at a time, over the taps inside the input. */
 #include "runners/int8/mve/mve.h"
+#include "runners/int8/mve/planar.h"
 
 enum { GROUP = 8 }; /* channels: the even and the odd ones have an accumulator each */
 
@@ -17,7 +18,10 @@ static bool usable(const struct plan *plan, const struct plan_op *op)
 
 size_t mve_depthwise_conv_2d_scratch(const struct plan *plan, const struct plan_op *op)
 {
-    const struct plan_window *w = &((const struct plan_conv *)op)->window;
+    const struct plan_conv *conv = (const struct plan_conv *)op;
+    const struct plan_window *w = &conv->window;
+    if (planar_usable(plan, conv))
+        return planar_scratch(plan, conv);
     return usable(plan, op) ? (size_t)w->kernel_h * w->kernel_w * sizeof(struct tap)
                             : depthwise_conv_2d_scratch(plan, op);
 }
@@ -84,11 +88,15 @@ static uint32_t find_taps(const struct plan_window *w, const struct plan_tensor 
 
 void mve_depthwise_conv_2d(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
+    const struct plan_conv *conv = (const struct plan_conv *)op;
+    if (planar_usable(plan, conv)) {
+        planar_depthwise(plan, conv, memory);
+        return;
+    }
     if (!usable(plan, op)) {
         depthwise_conv_2d(plan, op, memory);
         return;
     }
-    const struct plan_conv *conv = (const struct plan_conv *)op;
     const struct plan_window *w = &conv->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     const int8_t *input = activation(memory, in);
