@@ -12,13 +12,18 @@ static uint32_t blocks(uint32_t depth)
     return (depth + 15) / 16;
 }
 
-size_t filters_scratch(uint32_t depth, uint32_t channels)
+static size_t constants_bytes(uint32_t channels)
 {
-    return (size_t)(channels + QUAD - 1) / QUAD * QUAD_CONSTANTS * sizeof(int32_t) + 32 * blocks(depth);
+    return (size_t)(channels + QUAD - 1) / QUAD * QUAD_CONSTANTS * sizeof(int32_t);
+}
+
+size_t filters_scratch(uint32_t depth, uint32_t channels, bool one_pixel)
+{
+    return (one_pixel ? 0 : constants_bytes(channels)) + 32 * blocks(depth);
 }
 
 struct filters filters_of(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
-                          uint32_t depth, void *scratch)
+                          uint32_t depth, bool one_pixel, void *scratch)
 {
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     struct filters filters = {
@@ -33,8 +38,8 @@ struct filters filters_of(const struct plan *plan, const struct plan_op *op, con
         .output_zero = out->zero_point,
         .min = op->min,
         .max = op->max,
-        .constants = scratch,
-        .inputs = (int8_t *)scratch + filters_scratch(0, out->c),
+        .constants = one_pixel ? NULL : scratch,
+        .inputs = (int8_t *)scratch + (one_pixel ? 0 : constants_bytes(out->c)),
     };
     return filters;
 }
@@ -118,9 +123,11 @@ static inline void apply(const struct filters *f, int8_t *out0, int8_t *out1, bo
             constants.bias = vmlaq_n_s32(constants.bias, a, -f->input_zero);
             constants.multiplier = vldrwq_s32(f->multipliers + at);
             constants.shift = vldrwq_s32(f->shifts + at);
-            vstrwq_s32(scratch, constants.bias);
-            vstrwq_s32(scratch + QUAD, constants.multiplier);
-            vstrwq_s32(scratch + 2 * QUAD, constants.shift);
+            if (f->constants) {
+                vstrwq_s32(scratch, constants.bias);
+                vstrwq_s32(scratch + QUAD, constants.multiplier);
+                vstrwq_s32(scratch + 2 * QUAD, constants.shift);
+            }
         } else {
             constants.bias = vldrwq_s32(scratch);
             constants.multiplier = vldrwq_s32(scratch + QUAD);

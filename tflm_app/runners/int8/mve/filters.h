@@ -14,15 +14,15 @@ struct filters {
     const int32_t *bias; /* or NULL */
     const int32_t *multipliers, *shifts;
     int32_t input_zero, output_zero, min, max;
-    int32_t *constants; /* scratch */
+    int32_t *constants; /* scratch; NULL where there is one pixel alone, which needs none */
     int8_t *inputs;     /* scratch: of both pixels, in turns of 16 bytes, the last ones filled up with 0 */
 };
 
 /* The op's own, given where its scratch begins; weights, stride and depth as for all taps. */
 struct filters filters_of(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
-                          uint32_t depth, void *scratch);
+                          uint32_t depth, bool one_pixel, void *scratch);
 
-size_t filters_scratch(uint32_t depth, uint32_t channels);
+size_t filters_scratch(uint32_t depth, uint32_t channels, bool one_pixel);
 
 /* Before the first pixel, when depth is final. */
 void filters_start(const struct filters *filters);
