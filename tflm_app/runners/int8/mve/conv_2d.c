@@ -97,7 +97,8 @@ size_t mve_conv_2d_scratch(const struct plan *plan, const struct plan_op *op)
     struct view v = view_of(plan, op);
     uint32_t depth = view_depth(&v);
     const struct plan_tensor *out = tensor_out(plan, op);
-    return filters_scratch(depth, out->c, out->h * out->w == 1) + strip_bytes(&v) + (v.in_blocks ? 0 : depth) + SHALLOW_DEPTH;
+    return filters_scratch(depth, out->c, out->h * out->w == 1) + strip_bytes(&v) + (v.in_blocks ? 0 : depth) +
+           SHALLOW_DEPTH;
 }
 
 /* The first window of output row y; the next ones are a stride to the right. */

@@ -1,6 +1,6 @@
 #include "runners/int8/mve/planar.h"
 
-#include <string.h>
+#include <stddef.h>
 
 enum { LANES = 16, OUTPUTS = 4 }; /* taps of a window; windows at a time, side by side */
 
@@ -77,67 +77,61 @@ static inline void copy_channel(int8_t *to, uint32_t to_pitch, const int8_t *fro
                    : "q0", "lr", "cc", "memory");
 }
 
-/* Dot products of the weights with four windows: taps[i] are the offsets of window i. */
-static inline int32x4_t dot_4(const int8_t *plane, uint8x16_t taps0, uint8x16_t taps1, uint8x16_t taps2,
-                              uint8x16_t taps3, int8x16_t weights)
-{
-    int32x4_t products;
-    int32_t s0, s1, s2, s3;
-    __asm volatile(
-        "vldrb.u8 %q[p], [%[plane], %q[t0]]\n"
-        "vmladav.s8 %[s0], %q[p], %q[w]\n"
-        "vldrb.u8 %q[p], [%[plane], %q[t1]]\n"
-        "vmladav.s8 %[s1], %q[p], %q[w]\n"
-        "vldrb.u8 %q[p], [%[plane], %q[t2]]\n"
-        "vmladav.s8 %[s2], %q[p], %q[w]\n"
-        "vldrb.u8 %q[p], [%[plane], %q[t3]]\n"
-        "vmladav.s8 %[s3], %q[p], %q[w]\n"
-        "vmov %e[p], %[s0], %[s1]\n"
-        "vmov %f[p], %[s2], %[s3]\n"
-        : [p] "=&w"(products), [s0] "=&Te"(s0), [s1] "=&Te"(s1), [s2] "=&Te"(s2), [s3] "=&Te"(s3)
-        : [plane] "r"(plane), [t0] "w"(taps0), [t1] "w"(taps1), [t2] "w"(taps2), [t3] "w"(taps3), [w] "w"(weights));
-    return products;
-}
-
-/* What a channel is requantised with; the vectors are read from here each time, registers are full without them. */
+/* What apply needs of a channel, read from here each time: registers are full without it. */
 struct channel {
-    int32x4_t max;
-    uint32x4_t pixels; /* offsets of four outputs */
-    int32_t bias, multiplier, shift, zero, min;
+    int32_t max[4];
+    uint32_t pixels[4]; /* offsets of four outputs */
+    int32_t bias, multiplier, shift, zero;
+    uint32_t blocks;       /* of four outputs, in a row */
+    uint32_t gap, out_gap; /* bytes from a row's last block to the next row, in the plane and in the output */
 };
 
-struct grid {
-    uint32_t rows, columns;         /* outputs */
-    uint32_t row_step, column_step; /* bytes in the plane */
-    uint32_t channels;
-};
+_Static_assert(offsetof(struct channel, bias) == 32 && offsetof(struct channel, gap) == 52, "apply counts on it");
 
-static inline void apply(const struct channel *channel, const struct grid *grid, const int8_t *plane,
-                         const uint8x16_t *taps, int8x16_t weights, int8_t *out, bool clamped)
+/* Outputs of rows of blocks. taps: offsets of the windows of a block; step, out_step: from block to block. Negative
+ * numbers' ties are rounded away from zero as in mve_rescale. */
+static inline void apply(const struct channel *channel, const int8_t *plane, uint32_t step, int8_t *out,
+                         uint32_t out_step, uint32_t rows, const uint8x16_t *taps, int8x16_t weights, int32x4_t min,
+                         bool clamped)
 {
-    const int32_t bias = channel->bias, multiplier = channel->multiplier, shift = channel->shift, zero = channel->zero;
-    const int32x4_t min = vdupq_n_s32(channel->min);
-    const uint8x16_t taps0 = taps[0], taps1 = taps[1], taps2 = taps[2], taps3 = taps[3];
-    const uint32_t columns = grid->columns, step = OUTPUTS * grid->column_step, out_step = OUTPUTS * grid->channels;
-    const uint32_t back = (uint32_t)-columns % OUTPUTS; /* of a row's last four, so many are of the four before too */
-    for (uint32_t rows = grid->rows; rows; rows--, plane += grid->row_step, out += columns * grid->channels) {
-        const int8_t *at = plane;
-        int8_t *to = out;
-        for (uint32_t left = (columns + OUTPUTS - 1) / OUTPUTS; left; left--, at += step, to += out_step) {
-            if (back && left == 1) {
-                at -= back * grid->column_step;
-                to -= back * grid->channels;
-            }
-            int32x4_t acc = vaddq_n_s32(dot_4(at, taps0, taps1, taps2, taps3, weights), bias);
-            acc = vqrdmulhq_n_s32(acc, multiplier);
-            if (!clamped) /* ties away from zero, see mve_rescale */
-                acc = vaddq_s32(acc, vshrq_n_s32(acc, 31));
-            acc = vmaxq_s32(vaddq_n_s32(vrshlq_n_s32(acc, shift), zero), min);
-            __asm("" : "+r"(channel)); /* load again */
-            acc = vminq_s32(acc, vldrwq_s32((const int32_t *)&channel->max));
-            vstrbq_scatter_offset_s32(to, vldrwq_u32((const uint32_t *)&channel->pixels), acc);
-        }
-    }
+    int32x4_t acc, other;
+    int32_t s0, s1, s2, s3;
+#define TAP(i) "vldrb.u8 %q[acc], [%[plane], %q[t" #i "]]\nvmladav.s8 %[s" #i "], %q[acc], %q[weights]\n"
+#define APPLY(TIES)                                                                                                    \
+    __asm volatile("1: ldr %[s0], [%[channel], #48]\n"                                                                 \
+                   "dls lr, %[s0]\n"                                                                                   \
+                   "2: " TAP(0) TAP(1) TAP(2) TAP(3) /* */                                                             \
+                   "vmov %e[acc], %[s0], %[s1]\n"                                                                      \
+                   "vmov %f[acc], %[s2], %[s3]\n"                                                                      \
+                   "ldrd %[s0], %[s1], [%[channel], #32]\n"                                                            \
+                   "vadd.i32 %q[acc], %q[acc], %[s0]\n"                                                                \
+                   "vqrdmulh.s32 %q[acc], %q[acc], %[s1]\n" TIES "ldrd %[s2], %[s3], [%[channel], #40]\n"              \
+                   "vrshl.s32 %q[acc], %[s2]\n"                                                                        \
+                   "vadd.i32 %q[acc], %q[acc], %[s3]\n"                                                                \
+                   "vldrw.32 %q[other], [%[channel]]\n"                                                                \
+                   "vmax.s32 %q[acc], %q[acc], %q[min]\n"                                                              \
+                   "vmin.s32 %q[acc], %q[acc], %q[other]\n"                                                            \
+                   "vldrw.32 %q[other], [%[channel], #16]\n"                                                           \
+                   "vstrb.32 %q[acc], [%[out], %q[other]]\n"                                                           \
+                   "add %[plane], %[plane], %[step]\n"                                                                 \
+                   "add %[out], %[out], %[out_step]\n"                                                                 \
+                   "le lr, 2b\n"                                                                                       \
+                   "ldrd %[s0], %[s1], [%[channel], #52]\n"                                                            \
+                   "add %[plane], %[plane], %[s0]\n"                                                                   \
+                   "add %[out], %[out], %[s1]\n"                                                                       \
+                   "subs %[rows], %[rows], #1\n"                                                                       \
+                   "bne 1b\n"                                                                                          \
+                   : [acc] "=&w"(acc), [other] "=&w"(other), [s0] "=&Te"(s0), [s1] "=&Te"(s1), [s2] "=&Te"(s2),        \
+                     [s3] "=&Te"(s3), [plane] "+r"(plane), [out] "+r"(out), [rows] "+r"(rows)                          \
+                   : [channel] "r"(channel), [step] "r"(step), [out_step] "r"(out_step), [t0] "w"(taps[0]),            \
+                     [t1] "w"(taps[1]), [t2] "w"(taps[2]), [t3] "w"(taps[3]), [weights] "w"(weights), [min] "w"(min)   \
+                   : "lr", "cc", "memory")
+    if (clamped)
+        APPLY("");
+    else
+        APPLY("vshr.s32 %q[other], %q[acc], #31\nvadd.i32 %q[acc], %q[acc], %q[other]\n");
+#undef APPLY
+#undef TAP
 }
 
 /* Offsets of the taps of the i-th of four windows; unused lanes have weight 0. */
@@ -151,7 +145,8 @@ static uint8x16_t tap_offsets(const struct plan_window *w, uint32_t pitch, uint3
     return vldrbq_u8(offsets);
 }
 
-void planar_depthwise(const struct plan *plan, const struct plan_conv *conv, struct kernel_memory memory)
+static inline void depthwise(const struct plan *plan, const struct plan_conv *conv, struct kernel_memory memory,
+                             bool clamped)
 {
     const struct plan_window *w = &conv->window;
     const struct plan_op *op = &conv->op;
@@ -162,16 +157,17 @@ void planar_depthwise(const struct plan *plan, const struct plan_conv *conv, str
     const int32_t *bias = conv->filter.bias == PLAN_NO_BIAS ? NULL : (const int32_t *)(plan->model + conv->filter.bias);
     const int32_t *multipliers = plan->pool + conv->filter.scales, *shifts = multipliers + channels;
     int8_t *output = activation(memory, out), *filter = memory.scratch, *bytes = filter + LANES;
-    const struct grid grid = {out->h, out->w, w->stride_h * plane.pitch, w->stride_w, channels};
     const uint16x8_t offsets = vidupq_n_u16(0, 1), steps = vmulq_n_u16(offsets, (uint16_t)channels);
     uint8x16_t tap_at[OUTPUTS];
     for (uint32_t i = 0; i < OUTPUTS; i++)
         tap_at[i] = tap_offsets(w, plane.pitch, i);
+    const uint32_t row_step = w->stride_h * plane.pitch, step = OUTPUTS * w->stride_w, out_step = OUTPUTS * channels;
+    const uint32_t blocks = out->w / OUTPUTS, last = out->w - OUTPUTS, row_bytes = out->w * channels;
+    const int32x4_t min = vdupq_n_s32(op->min);
     struct channel channel = {
-        .max = vdupq_n_s32(op->max),
-        .pixels = vmulq_n_u32(vidupq_n_u32(0, 1), channels),
+        .max = {op->max, op->max, op->max, op->max},
+        .pixels = {0, channels, 2 * channels, 3 * channels},
         .zero = out->zero_point,
-        .min = op->min,
     };
     mve_fill(filter, 0, LANES);
     mve_fill(bytes, (int8_t)in->zero_point, plane.rows * plane.pitch);
@@ -184,9 +180,24 @@ void planar_depthwise(const struct plan *plan, const struct plan_conv *conv, str
         channel.bias = (bias ? bias[c] : 0) - in->zero_point * vaddvq_s8(filter_taps);
         channel.multiplier = multipliers[c];
         channel.shift = shifts[c];
-        if (op->min >= out->zero_point)
-            apply(&channel, &grid, bytes, tap_at, filter_taps, output + c, true);
-        else
-            apply(&channel, &grid, bytes, tap_at, filter_taps, output + c, false);
+        channel.blocks = blocks;
+        channel.gap = row_step - blocks * step;
+        channel.out_gap = row_bytes - blocks * out_step;
+        apply(&channel, bytes, step, output + c, out_step, out->h, tap_at, filter_taps, min, clamped);
+        if (out->w % OUTPUTS) { /* the last four of each row, of which some are done already */
+            channel.blocks = 1;
+            channel.gap = row_step - step;
+            channel.out_gap = row_bytes - out_step;
+            apply(&channel, bytes + last * w->stride_w, step, output + c + last * channels, out_step, out->h, tap_at,
+                  filter_taps, min, clamped);
+        }
     }
+}
+
+void planar_depthwise(const struct plan *plan, const struct plan_conv *conv, struct kernel_memory memory)
+{
+    if (conv->op.min >= tensor_out(plan, &conv->op)->zero_point)
+        depthwise(plan, conv, memory, true);
+    else
+        depthwise(plan, conv, memory, false);
 }
