@@ -3,7 +3,7 @@
  * pass, as dot products with a pixel of ones that goes with the first pixel. */
 #include "runners/int8/mve/filters.h"
 
-#include <string.h>
+#include <stddef.h>
 
 enum { QUAD = 4, QUAD_CONSTANTS = 3 * QUAD }; /* of four channels: bias less the zero point's part, multiplier, shift */
 
@@ -49,11 +49,25 @@ void filters_start(const struct filters *filters)
     mve_fill(filters->inputs + 32 * (blocks(filters->depth) - 1), 0, 32);
 }
 
-/* a, b: dot products of filters weights + 0, 1, 2, 3 * stride with pixels 0 and 1 up to end. Every even register sums,
- * every odd one points; the first 16 products have no sum to add to. */
-static inline void dot_4x2(const int8_t *weights, uint32_t stride, const int8_t *inputs, const int8_t *end,
-                           int32x4_t *a, int32x4_t *b)
-{
+/* Where a pass over the filters is: in memory, because the loop takes every register but the stack pointer. */
+struct progress {
+    const int8_t *weights;
+    uint32_t stride, next; /* from filter to filter; from the end of a quad's last filter to the next quad */
+    const int8_t *inputs, *end;
+    int8_t *out0, *out1;
+    int32_t *constants;
+    const int32_t *bias, *multipliers, *shifts;
+    uint32_t bias_step, quads;
+    int32_t minus_zero;     /* of the inputs */
+    int32_t zero, min, max; /* of the outputs */
+};
+
+_Static_assert(offsetof(struct progress, end) == offsetof(struct progress, inputs) + 4 &&
+                   offsetof(struct progress, out1) == offsetof(struct progress, out0) + 4 &&
+                   offsetof(struct progress, shifts) == offsetof(struct progress, multipliers) + 4,
+               "these are loaded in pairs");
+
+/* Products of 16 inputs of both pixels with four filters: every even register sums, every odd one points. */
 #define BLOCK(MLA)                                                                                                     \
     "vldrb.8 q1, [r9, #16]\n"                                                                                          \
     "vldrb.8 q0, [r9], #32\n"                                                                                          \
@@ -61,80 +75,137 @@ static inline void dot_4x2(const int8_t *weights, uint32_t stride, const int8_t 
     "vldrb.8 q2, [r3], #16\n" MLA ".s8 r2, q0, q2\n" MLA ".s8 r10, q1, q2\n"                                           \
     "vldrb.8 q2, [r5], #16\n" MLA ".s8 r4, q0, q2\n" MLA ".s8 r12, q1, q2\n"                                           \
     "vldrb.8 q2, [r7], #16\n" MLA ".s8 r6, q0, q2\n" MLA ".s8 lr, q1, q2\n"
-    register const int8_t *w0 __asm("r1") = weights;
-    register uint32_t w1 __asm("r3") = stride;
-    register const int8_t *x __asm("r9") = inputs;
-    register const int8_t *stop __asm("r11") = end;
-    __asm volatile("add r5, r1, r3, lsl #1\n"
-                   "add r7, r5, r3\n"
-                   "add r3, r1, r3\n" BLOCK("vmladav") /* */
-                   "cmp r9, r11\n"
-                   "beq 2f\n"
-                   "1:\n" BLOCK("vmladava") /* */
-                   "cmp r9, r11\n"
-                   "bne 1b\n"
-                   "2: vmov %e[a], r0, r2\n"
-                   "vmov %f[a], r4, r6\n"
-                   "vmov %e[b], r8, r10\n"
-                   "vmov %f[b], r12, lr\n"
-                   : "+r"(w0), "+r"(w1), "+r"(x), [a] "=&w"(*a), [b] "=&w"(*b)
-                   : "r"(stop)
-                   : "r0", "r2", "r4", "r5", "r6", "r7", "r8", "r10", "r12", "lr", "q0", "q1", "q2", "cc");
-#undef BLOCK
-}
 
-struct constants {
-    int32x4_t bias, multiplier, shift;
-};
+/* q0, q1: dot products of the quad at r1 with pixels 0 and 1. The first 16 products have no sum to add to. */
+#define DOT_PRODUCTS                                                                                                   \
+    "1: ldr r3, %[stride]\n"                                                                                           \
+    "ldrd r9, r11, %[inputs]\n"                                                                                        \
+    "add r5, r1, r3, lsl #1\n"                                                                                         \
+    "add r7, r5, r3\n"                                                                                                 \
+    "add r3, r1, r3\n" BLOCK("vmladav") "cmp r9, r11\n"                                                                \
+                                        "beq 3f\n"                                                                     \
+                                        "2:\n" BLOCK("vmladava") "cmp r9, r11\n"                                       \
+                                                                 "bne 2b\n"                                            \
+                                                                 "3: vmov d0, r0, r2\n"                                \
+                                                                 "vmov d1, r4, r6\n"                                   \
+                                                                 "vmov d2, r8, r10\n"                                  \
+                                                                 "vmov d3, r12, lr\n"
 
-struct range {
-    int32x4_t zero, min, max;
-};
+/* Bias (less the zero point's part), multipliers and shifts to q2, q3, q4: from constants, or made of the sums in q0.
+ */
+#define LOAD_CONSTANTS                                                                                                 \
+    "ldr r0, %[constants]\n"                                                                                           \
+    "vldrw.32 q2, [r0], #16\n"                                                                                         \
+    "vldrw.32 q3, [r0], #16\n"                                                                                         \
+    "vldrw.32 q4, [r0], #16\n"                                                                                         \
+    "str r0, %[constants]\n"
+#define MAKE_CONSTANTS                                                                                                 \
+    "ldr r0, %[bias]\n"                                                                                                \
+    "ldr r2, %[bias_step]\n"                                                                                           \
+    "ldr r4, %[minus_zero]\n"                                                                                          \
+    "vldrw.32 q2, [r0]\n"                                                                                              \
+    "add r0, r0, r2\n"                                                                                                 \
+    "str r0, %[bias]\n"                                                                                                \
+    "vmla.s32 q2, q0, r4\n"                                                                                            \
+    "ldrd r0, r2, %[multipliers]\n"                                                                                    \
+    "vldrw.32 q3, [r0], #16\n"                                                                                         \
+    "vldrw.32 q4, [r2], #16\n"                                                                                         \
+    "strd r0, r2, %[multipliers]\n"
+#define STORE_CONSTANTS                                                                                                \
+    "ldr r0, %[constants]\n"                                                                                           \
+    "vstrw.32 q2, [r0], #16\n"                                                                                         \
+    "vstrw.32 q3, [r0], #16\n"                                                                                         \
+    "vstrw.32 q4, [r0], #16\n"                                                                                         \
+    "str r0, %[constants]\n"
 
-static inline void store(int32x4_t acc, struct constants constants, struct range range, bool clamped, int8_t *out)
-{
-    acc = mve_rescale(vaddq_s32(acc, constants.bias), constants.multiplier, constants.shift, clamped);
-    acc = vaddq_s32(acc, range.zero);
-    vstrbq_s32(out, vminq_s32(vmaxq_s32(acc, range.min), range.max));
-}
+/* Rescaling and the output's range, see mve_rescale; q5, q6, q7: zero point, min and max. */
+#define REQUANTIZE(Q, TIES)                                                                                            \
+    "vqrdmulh.s32 " Q ", " Q ", q3\n" TIES(Q) "vrshl.s32 " Q ", " Q ", q4\n"                                           \
+                                              "vadd.i32 " Q ", " Q ", q5\n"                                            \
+                                              "vmax.s32 " Q ", " Q ", q6\n"                                            \
+                                              "vmin.s32 " Q ", " Q ", q7\n"
+#define TIES_DO_NOT_MATTER(Q)
+#define TIES_AWAY_FROM_ZERO(Q)                                                                                         \
+    "vand q2, " Q ", q4\n"                                                                                             \
+    "vshr.s32 q2, q2, #31\n"                                                                                           \
+    "vadd.i32 " Q ", " Q ", q2\n"
+
+#define PAIR(TIES)                                                                                                     \
+    LOAD_CONSTANTS                                                                                                     \
+    "vadd.i32 q0, q0, q2\n"                                                                                            \
+    "vadd.i32 q1, q1, q2\n" REQUANTIZE("q0", TIES) REQUANTIZE("q1", TIES) "ldrd r2, r4, %[out0]\n"                     \
+                                                                          "vstrb.32 q0, [r2], #4\n"                    \
+                                                                          "vstrb.32 q1, [r4], #4\n"                    \
+                                                                          "strd r2, r4, %[out0]\n"
+#define FIRST(STORE, TIES)                                                                                             \
+    MAKE_CONSTANTS STORE "vadd.i32 q1, q1, q2\n" REQUANTIZE("q1", TIES) "ldr r4, %[out1]\n"                            \
+                                                                        "vstrb.32 q1, [r4], #4\n"                      \
+                                                                        "str r4, %[out1]\n"
+
+#define FOR_QUADS(OUTPUTS)                                                                                             \
+    __asm volatile("ldr r0, %[zero]\n"                                                                                 \
+                   "ldr r2, %[min]\n"                                                                                  \
+                   "ldr r4, %[max]\n"                                                                                  \
+                   "vdup.32 q5, r0\n"                                                                                  \
+                   "vdup.32 q6, r2\n"                                                                                  \
+                   "vdup.32 q7, r4\n"                                                                                  \
+                   "ldr r1, %[weights]\n" DOT_PRODUCTS OUTPUTS "ldr r6, %[next]\n"                                     \
+                   "ldr r8, %[quads]\n"                                                                                \
+                   "add r1, r7, r6\n"                                                                                  \
+                   "subs r8, r8, #1\n"                                                                                 \
+                   "str r8, %[quads]\n"                                                                                \
+                   "bne 1b\n"                                                                                          \
+                   :                                                                                                   \
+                   : [weights] "m"(p.weights), [stride] "m"(p.stride), [next] "m"(p.next), [inputs] "m"(p.inputs),     \
+                     [out0] "m"(p.out0), [out1] "m"(p.out1), [constants] "m"(p.constants), [bias] "m"(p.bias),         \
+                     [multipliers] "m"(p.multipliers), [bias_step] "m"(p.bias_step), [quads] "m"(p.quads),             \
+                     [minus_zero] "m"(p.minus_zero), [zero] "m"(p.zero), [min] "m"(p.min), [max] "m"(p.max)            \
+                   : "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "lr", "q0",      \
+                     "q1", "q2", "q3", "q4", "q5", "q6", "q7", "cc", "memory")
+
+enum part { NEXT_PAIR, FIRST_OF_MANY, ONLY_ONE };
 
 /* Of channels that are no multiple of four, the last four are some of the four before as well: computed twice. */
-static inline void apply(const struct filters *f, int8_t *out0, int8_t *out1, bool first, bool clamped)
+static inline void apply(const struct filters *f, int8_t *out0, int8_t *out1, enum part part, bool clamped)
 {
-    struct range range = {vdupq_n_s32(f->output_zero), vdupq_n_s32(f->min), vdupq_n_s32(f->max)};
-    const int8_t *inputs = f->inputs, *end = inputs + 32 * blocks(f->depth), *weights = f->weights;
-    const uint32_t stride = f->stride;
-    int32_t *scratch = f->constants;
-    int32_t left = (int32_t)f->channels;
-    __asm volatile("" ::: "memory"); /* the inputs are in memory before dot_4x2, which GCC does not see reading it */
-    for (; left > 0; left -= QUAD, weights += QUAD * stride, out0 += QUAD, out1 += QUAD, scratch += QUAD_CONSTANTS) {
-        if (left < QUAD) {
-            uint32_t back = QUAD - (uint32_t)left;
-            weights -= back * stride;
-            out0 -= back;
-            out1 -= back;
-        }
-        struct constants constants;
-        int32x4_t a, b;
-        dot_4x2(weights, stride, inputs, end, &a, &b);
-        if (first) {
-            uint32_t at = f->channels - (uint32_t)(left < QUAD ? QUAD : left);
-            constants.bias = f->bias ? vldrwq_s32(f->bias + at) : vdupq_n_s32(0);
-            constants.bias = vmlaq_n_s32(constants.bias, a, -f->input_zero);
-            constants.multiplier = vldrwq_s32(f->multipliers + at);
-            constants.shift = vldrwq_s32(f->shifts + at);
-            if (f->constants) {
-                vstrwq_s32(scratch, constants.bias);
-                vstrwq_s32(scratch + QUAD, constants.multiplier);
-                vstrwq_s32(scratch + 2 * QUAD, constants.shift);
-            }
-        } else {
-            constants.bias = vldrwq_s32(scratch);
-            constants.multiplier = vldrwq_s32(scratch + QUAD);
-            constants.shift = vldrwq_s32(scratch + 2 * QUAD);
-            store(a, constants, range, clamped, out0);
-        }
-        store(b, constants, range, clamped, out1);
+    static const int32_t no_bias[QUAD];
+    uint32_t depth = 16 * blocks(f->depth);
+    struct progress p = {
+        .stride = f->stride,
+        .next = f->stride - depth,
+        .inputs = f->inputs,
+        .end = f->inputs + 2 * depth,
+        .constants = f->constants,
+        .bias_step = f->bias ? QUAD * sizeof(int32_t) : 0,
+        .minus_zero = -f->input_zero,
+        .zero = f->output_zero,
+        .min = f->min,
+        .max = f->max,
+    };
+    for (uint32_t at = 0; at < f->channels; at += QUAD * p.quads) {
+        if (at + QUAD > f->channels)
+            at = f->channels - QUAD;
+        uint32_t quads = (f->channels - at) / QUAD;
+        p.weights = f->weights + at * f->stride;
+        p.out0 = out0 + at;
+        p.out1 = out1 + at;
+        p.bias = f->bias ? f->bias + at : no_bias;
+        p.multipliers = f->multipliers + at;
+        p.shifts = f->shifts + at;
+        p.quads = quads;
+        if (part == NEXT_PAIR && clamped)
+            FOR_QUADS(PAIR(TIES_DO_NOT_MATTER));
+        else if (part == NEXT_PAIR)
+            FOR_QUADS(PAIR(TIES_AWAY_FROM_ZERO));
+        else if (part == FIRST_OF_MANY && clamped)
+            FOR_QUADS(FIRST(STORE_CONSTANTS, TIES_DO_NOT_MATTER));
+        else if (part == FIRST_OF_MANY)
+            FOR_QUADS(FIRST(STORE_CONSTANTS, TIES_AWAY_FROM_ZERO));
+        else if (clamped)
+            FOR_QUADS(FIRST("", TIES_DO_NOT_MATTER));
+        else
+            FOR_QUADS(FIRST("", TIES_AWAY_FROM_ZERO));
+        p.quads = quads;
     }
 }
 
@@ -152,15 +223,15 @@ void filters_apply_first(const struct filters *f, int8_t *out)
     if (rest)
         mve_fill(f->inputs + 32 * (f->depth / 16) + rest, 0, 16 - rest);
     if (is_clamped(f))
-        apply(f, NULL, out, true, true);
+        apply(f, out, out, f->constants ? FIRST_OF_MANY : ONLY_ONE, true);
     else
-        apply(f, NULL, out, true, false);
+        apply(f, out, out, f->constants ? FIRST_OF_MANY : ONLY_ONE, false);
 }
 
 void filters_apply(const struct filters *f, int8_t *out0, int8_t *out1)
 {
     if (is_clamped(f))
-        apply(f, out0, out1, false, true);
+        apply(f, out0, out1, NEXT_PAIR, true);
     else
-        apply(f, out0, out1, false, false);
+        apply(f, out0, out1, NEXT_PAIR, false);
 }
