@@ -97,8 +97,7 @@ size_t mve_conv_2d_scratch(const struct plan *plan, const struct plan_op *op)
     struct view v = view_of(plan, op);
     uint32_t depth = view_depth(&v);
     const struct plan_tensor *out = tensor_out(plan, op);
-    return filters_scratch(depth, out->c, out->h * out->w == 1) + strip_bytes(&v) + (v.in_blocks ? 0 : depth) +
-           SHALLOW_DEPTH;
+    return filters_scratch(out, depth) + strip_bytes(&v) + (v.in_blocks ? 0 : depth) + SHALLOW_DEPTH;
 }
 
 /* The first window of output row y; the next ones are a stride to the right. */
@@ -207,19 +206,15 @@ void mve_conv_2d(const struct plan *plan, const struct plan_op *op, struct kerne
     const struct plan_window *w = &conv->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     struct view view = view_of(plan, op);
-    uint32_t depth = view_depth(&view), all = w->kernel_h * w->kernel_w * in->c;
-    bool one_pixel = out->h * out->w == 1;
-    struct filters filters = filters_of(plan, op, &conv->filter, depth, one_pixel, memory.scratch);
-    filters.weights += (view.rows.first * w->kernel_w + view.columns.first) * in->c;
-    filters.stride = all;
-    view.strip = (int8_t *)memory.scratch + filters_scratch(depth, out->c, one_pixel);
+    uint32_t depth = view_depth(&view), first = (view.rows.first * w->kernel_w + view.columns.first) * in->c;
+    struct filters filters =
+        filters_of(plan, op, &conv->filter, w->kernel_h * w->kernel_w * in->c, first, depth, memory.scratch);
+    view.strip = (int8_t *)memory.scratch + filters_scratch(out, depth);
     view.patch = view.strip + strip_bytes(&view);
     if (is_shallow(&view)) {
         shallow_rows(&view, &filters, activation(memory, in), out, activation(memory, out));
         return;
     }
-    filters_start(&filters);
-
     const int8_t *input = activation(memory, in), *window = input;
     int8_t *output = activation(memory, out), *previous = output;
     uint32_t step = w->stride_w * in->c, pair = 1; /* the first pixel is the second of its pair */

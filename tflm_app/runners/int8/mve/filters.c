@@ -17,54 +17,54 @@ static size_t constants_bytes(uint32_t channels)
     return (size_t)(channels + QUAD - 1) / QUAD * QUAD_CONSTANTS * sizeof(int32_t);
 }
 
-size_t filters_scratch(uint32_t depth, uint32_t channels, bool one_pixel)
+static bool is_one_pixel(const struct plan_tensor *out)
 {
-    return (one_pixel ? 0 : constants_bytes(channels)) + 32 * blocks(depth);
+    return out->h * out->w == 1;
+}
+
+size_t filters_scratch(const struct plan_tensor *out, uint32_t depth)
+{
+    return (is_one_pixel(out) ? 0 : constants_bytes(out->c)) + 32 * blocks(depth);
 }
 
 struct filters filters_of(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
-                          uint32_t depth, bool one_pixel, void *scratch)
+                          uint32_t stride, uint32_t first, uint32_t depth, void *scratch)
 {
+    static const int32_t no_bias[QUAD];
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    struct filters filters = {
-        .weights = (const int8_t *)plan->model + filter->weights,
-        .stride = depth,
+    bool has_bias = filter->bias != PLAN_NO_BIAS, one_pixel = is_one_pixel(out);
+    int8_t *inputs = (int8_t *)scratch + (one_pixel ? 0 : constants_bytes(out->c));
+    mve_fill(inputs + 32 * (blocks(depth) - 1), 0, 32); /* what the last block has beyond depth stays 0 */
+    return (struct filters){
+        .weights = (const int8_t *)plan->model + filter->weights + first,
+        .stride = stride,
         .depth = depth,
         .channels = out->c,
-        .bias = filter->bias == PLAN_NO_BIAS ? NULL : (const int32_t *)(plan->model + filter->bias),
+        .next = stride - 16 * blocks(depth),
+        .inputs = inputs,
+        .end = inputs + 32 * blocks(depth),
+        .bias = has_bias ? (const int32_t *)(plan->model + filter->bias) : no_bias,
+        .bias_step = has_bias ? QUAD * sizeof(int32_t) : 0,
         .multipliers = plan->pool + filter->scales,
         .shifts = plan->pool + filter->scales + out->c,
-        .input_zero = in->zero_point,
-        .output_zero = out->zero_point,
+        .constants = one_pixel ? NULL : scratch,
+        .minus_zero = -in->zero_point,
+        .zero = out->zero_point,
         .min = op->min,
         .max = op->max,
-        .constants = one_pixel ? NULL : scratch,
-        .inputs = (int8_t *)scratch + (one_pixel ? 0 : constants_bytes(out->c)),
     };
-    return filters;
-}
-
-void filters_start(const struct filters *filters)
-{
-    mve_fill(filters->inputs + 32 * (blocks(filters->depth) - 1), 0, 32);
 }
 
 /* Where a pass over the filters is: in memory, because the loop takes every register but the stack pointer. */
 struct progress {
-    const int8_t *weights;
-    uint32_t stride, next; /* from filter to filter; from the end of a quad's last filter to the next quad */
-    const int8_t *inputs, *end;
+    struct filters filters;
     int8_t *out0, *out1;
-    int32_t *constants;
-    const int32_t *bias, *multipliers, *shifts;
-    uint32_t bias_step, quads;
-    int32_t minus_zero;     /* of the inputs */
-    int32_t zero, min, max; /* of the outputs */
+    uint32_t quads;
 };
 
-_Static_assert(offsetof(struct progress, end) == offsetof(struct progress, inputs) + 4 &&
-                   offsetof(struct progress, out1) == offsetof(struct progress, out0) + 4 &&
-                   offsetof(struct progress, shifts) == offsetof(struct progress, multipliers) + 4,
+_Static_assert(offsetof(struct filters, end) == offsetof(struct filters, inputs) + 4 &&
+                   offsetof(struct filters, shifts) == offsetof(struct filters, multipliers) + 4 &&
+                   offsetof(struct progress, out1) == offsetof(struct progress, out0) + 4,
                "these are loaded in pairs");
 
 /* Products of 16 inputs of both pixels with four filters: every even register sums, every odd one points. */
@@ -143,56 +143,36 @@ _Static_assert(offsetof(struct progress, end) == offsetof(struct progress, input
                                                                         "str r4, %[out1]\n"
 
 #define FOR_QUADS(OUTPUTS)                                                                                             \
-    __asm volatile("ldr r0, %[zero]\n"                                                                                 \
-                   "ldr r2, %[min]\n"                                                                                  \
-                   "ldr r4, %[max]\n"                                                                                  \
-                   "vdup.32 q5, r0\n"                                                                                  \
-                   "vdup.32 q6, r2\n"                                                                                  \
-                   "vdup.32 q7, r4\n"                                                                                  \
-                   "ldr r1, %[weights]\n" DOT_PRODUCTS OUTPUTS "ldr r6, %[next]\n"                                     \
-                   "ldr r8, %[quads]\n"                                                                                \
-                   "add r1, r7, r6\n"                                                                                  \
-                   "subs r8, r8, #1\n"                                                                                 \
-                   "str r8, %[quads]\n"                                                                                \
-                   "bne 1b\n"                                                                                          \
-                   :                                                                                                   \
-                   : [weights] "m"(p.weights), [stride] "m"(p.stride), [next] "m"(p.next), [inputs] "m"(p.inputs),     \
-                     [out0] "m"(p.out0), [out1] "m"(p.out1), [constants] "m"(p.constants), [bias] "m"(p.bias),         \
-                     [multipliers] "m"(p.multipliers), [bias_step] "m"(p.bias_step), [quads] "m"(p.quads),             \
-                     [minus_zero] "m"(p.minus_zero), [zero] "m"(p.zero), [min] "m"(p.min), [max] "m"(p.max)            \
-                   : "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "lr", "q0",      \
-                     "q1", "q2", "q3", "q4", "q5", "q6", "q7", "cc", "memory")
+    __asm volatile(                                                                                                    \
+        "ldr r0, %[zero]\n"                                                                                            \
+        "ldr r2, %[min]\n"                                                                                             \
+        "ldr r4, %[max]\n"                                                                                             \
+        "vdup.32 q5, r0\n"                                                                                             \
+        "vdup.32 q6, r2\n"                                                                                             \
+        "vdup.32 q7, r4\n"                                                                                             \
+        "ldr r1, %[weights]\n" DOT_PRODUCTS OUTPUTS "ldr r6, %[next]\n"                                                \
+        "ldr r8, %[quads]\n"                                                                                           \
+        "add r1, r7, r6\n"                                                                                             \
+        "subs r8, r8, #1\n"                                                                                            \
+        "str r8, %[quads]\n"                                                                                           \
+        "bne 1b\n"                                                                                                     \
+        :                                                                                                              \
+        : [weights] "m"(p.filters.weights), [stride] "m"(p.filters.stride), [next] "m"(p.filters.next),                \
+          [inputs] "m"(p.filters.inputs), [out0] "m"(p.out0), [out1] "m"(p.out1),                                      \
+          [constants] "m"(p.filters.constants), [bias] "m"(p.filters.bias), [multipliers] "m"(p.filters.multipliers),  \
+          [bias_step] "m"(p.filters.bias_step), [quads] "m"(p.quads), [minus_zero] "m"(p.filters.minus_zero),          \
+          [zero] "m"(p.filters.zero), [min] "m"(p.filters.min), [max] "m"(p.filters.max)                               \
+        : "r0", "r1", "r2", "r3", "r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11", "r12", "lr", "q0", "q1", "q2",     \
+          "q3", "q4", "q5", "q6", "q7", "cc", "memory")
 
 enum part { NEXT_PAIR, FIRST_OF_MANY, ONLY_ONE };
 
 /* Of channels that are no multiple of four, the last four are some of the four before as well: computed twice. */
-static inline void apply(const struct filters *f, int8_t *out0, int8_t *out1, enum part part, bool clamped)
+static inline void apply(const struct filters *filters, int8_t *out0, int8_t *out1, enum part part, bool clamped)
 {
-    static const int32_t no_bias[QUAD];
-    uint32_t depth = 16 * blocks(f->depth);
-    struct progress p = {
-        .stride = f->stride,
-        .next = f->stride - depth,
-        .inputs = f->inputs,
-        .end = f->inputs + 2 * depth,
-        .constants = f->constants,
-        .bias_step = f->bias ? QUAD * sizeof(int32_t) : 0,
-        .minus_zero = -f->input_zero,
-        .zero = f->output_zero,
-        .min = f->min,
-        .max = f->max,
-    };
-    for (uint32_t at = 0; at < f->channels; at += QUAD * p.quads) {
-        if (at + QUAD > f->channels)
-            at = f->channels - QUAD;
-        uint32_t quads = (f->channels - at) / QUAD;
-        p.weights = f->weights + at * f->stride;
-        p.out0 = out0 + at;
-        p.out1 = out1 + at;
-        p.bias = f->bias ? f->bias + at : no_bias;
-        p.multipliers = f->multipliers + at;
-        p.shifts = f->shifts + at;
-        p.quads = quads;
+    struct progress p = {*filters, out0, out1, filters->channels / QUAD};
+    __asm volatile("" : : "r"(&p) : "memory"); /* from here on p is in memory, as it is, and the loops change it */
+    for (;;) {
         if (part == NEXT_PAIR && clamped)
             FOR_QUADS(PAIR(TIES_DO_NOT_MATTER));
         else if (part == NEXT_PAIR)
@@ -205,14 +185,23 @@ static inline void apply(const struct filters *f, int8_t *out0, int8_t *out1, en
             FOR_QUADS(FIRST("", TIES_DO_NOT_MATTER));
         else
             FOR_QUADS(FIRST("", TIES_AWAY_FROM_ZERO));
-        p.quads = quads;
+        uint32_t done = (uint32_t)(p.out1 - out1), last = filters->channels - QUAD;
+        if (done == filters->channels)
+            return;
+        p.filters.weights = filters->weights + last * filters->stride;
+        p.filters.bias = filters->bias + last * (filters->bias_step / sizeof(int32_t)) / QUAD;
+        p.filters.multipliers = filters->multipliers + last;
+        p.filters.shifts = filters->shifts + last;
+        p.out0 = out0 + last;
+        p.out1 = out1 + last;
+        p.quads = 1;
     }
 }
 
 /* What is negative before the output's zero point is added ends at min in any case. */
 static bool is_clamped(const struct filters *f)
 {
-    return f->min >= f->output_zero;
+    return f->min >= f->zero;
 }
 
 void filters_apply_first(const struct filters *f, int8_t *out)

@@ -6,26 +6,27 @@
 
 enum { FILTERS_LEAST = 4 }; /* output channels: fewer are left to the portable kernel */
 
+/* The assembler in filters.c counts on the order of fields that are named together. */
 struct filters {
     const int8_t *weights; /* of the first filter; may be read up to 15 bytes past the last one */
     uint32_t stride;       /* bytes from filter to filter */
     uint32_t depth;        /* of the dot products: the first so many weights of each filter */
     uint32_t channels;
-    const int32_t *bias; /* or NULL */
+    uint32_t next;        /* from the end of a filter's last block of 16 to the next filter */
+    int8_t *inputs, *end; /* scratch: of both pixels, in turns of 16 bytes, the last ones filled up with 0 */
+    const int32_t *bias;
+    uint32_t bias_step;
     const int32_t *multipliers, *shifts;
-    int32_t input_zero, output_zero, min, max;
-    int32_t *constants; /* scratch; NULL where there is one pixel alone, which needs none */
-    int8_t *inputs;     /* scratch: of both pixels, in turns of 16 bytes, the last ones filled up with 0 */
+    int32_t *constants;     /* scratch; NULL where there is one pixel alone, which needs none */
+    int32_t minus_zero;     /* of the input's zero point */
+    int32_t zero, min, max; /* of the output */
 };
 
-/* The op's own, given where its scratch begins; weights, stride and depth as for all taps. */
+/* Those of an op, from where its scratch begins. first, depth: the weights of a filter that are used. */
 struct filters filters_of(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
-                          uint32_t depth, bool one_pixel, void *scratch);
+                          uint32_t stride, uint32_t first, uint32_t depth, void *scratch);
 
-size_t filters_scratch(uint32_t depth, uint32_t channels, bool one_pixel);
-
-/* Before the first pixel, when depth is final. */
-void filters_start(const struct filters *filters);
+size_t filters_scratch(const struct plan_tensor *out, uint32_t depth);
 
 /* The inputs of pixel 0 or 1 of the pair, depth bytes. */
 static inline void filters_input(const struct filters *filters, const int8_t *from, uint32_t pixel)

@@ -15,7 +15,7 @@ static uint32_t depth_of(const struct plan *plan, const struct plan_op *op)
 
 size_t mve_fully_connected_scratch(const struct plan *plan, const struct plan_op *op)
 {
-    return usable(plan, op) ? filters_scratch(depth_of(plan, op), tensor_out(plan, op)->c, true)
+    return usable(plan, op) ? filters_scratch(tensor_out(plan, op), depth_of(plan, op))
                             : fully_connected_scratch(plan, op);
 }
 
@@ -29,9 +29,9 @@ void mve_fully_connected(const struct plan *plan, const struct plan_op *op, stru
     const struct plan_tensor *out = tensor_out(plan, op);
     const int8_t *input = activation(memory, tensor_in(plan, op));
     int8_t *output = activation(memory, out), *end = output + plan_elements(out);
-    struct filters filters = filters_of(plan, op, &fc->filter, depth_of(plan, op), true, memory.scratch);
-    filters_start(&filters);
-    for (; output < end; output += out->c, input += filters.depth) {
+    uint32_t depth = depth_of(plan, op);
+    struct filters filters = filters_of(plan, op, &fc->filter, depth, 0, depth, memory.scratch);
+    for (; output < end; output += out->c, input += depth) {
         filters_input(&filters, input, 1);
         filters_apply_first(&filters, output);
     }

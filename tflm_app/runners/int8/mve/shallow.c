@@ -25,10 +25,11 @@ static inline void quad(const struct filters *f, const int8_t *in, uint32_t step
     int8x16_t w0 = vldrbq_z_s8(weights, taps), w1 = vldrbq_z_s8(weights + f->stride, taps);
     int8x16_t w2 = vldrbq_z_s8(weights + 2 * f->stride, taps), w3 = vldrbq_z_s8(weights + 3 * f->stride, taps);
     int32x4_t sums = {vaddvq_s8(w0), vaddvq_s8(w1), vaddvq_s8(w2), vaddvq_s8(w3)};
-    int32x4_t bias = vmlaq_n_s32(f->bias ? vldrwq_s32(f->bias + at) : vdupq_n_s32(0), sums, -f->input_zero);
+    int32x4_t bias_at = vldrwq_s32(f->bias + (f->bias_step ? at : 0));
+    int32x4_t bias = vmlaq_n_s32(bias_at, sums, f->minus_zero);
     int32x4_t multiplier = vldrwq_s32(f->multipliers + at), shift = vldrwq_s32(f->shifts + at);
     int32x4_t min = vdupq_n_s32(f->min), max = vdupq_n_s32(f->max);
-    const int32_t zero = f->output_zero;
+    const int32_t zero = f->zero;
     const uint32_t channels = f->channels;
     out += at;
     for (; pixels; pixels--, in += step, out += channels) {
@@ -40,7 +41,7 @@ static inline void quad(const struct filters *f, const int8_t *in, uint32_t step
 
 void shallow_row(const struct filters *f, const int8_t *in, uint32_t step, uint32_t pixels, int8_t *out)
 {
-    bool clamped = f->min >= f->output_zero;
+    bool clamped = f->min >= f->zero;
     for (uint32_t c = 0; c < f->channels; c += 4) {
         /* the last four channels may be some of the four before: they are computed twice */
         uint32_t at = c + 4 <= f->channels ? c : f->channels - 4;
