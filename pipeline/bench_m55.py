@@ -126,8 +126,8 @@ def table(model: str, image: DeviceImage, runs: dict[str, Run]) -> Iterable[str]
     yield f"  {'':<20}" + "".join(f"{name:>18}" for name in runs) + (f"{'TFLM+CMSIS-NN':>16}" if peer else "")
     for kind in kinds:
         rows = [i for i, op in enumerate(ops) if op.kind == kind]
-        yield f"  {kind:<20}" + "".join(f"{r.ops[rows].sum():>14,}" for r in runs.values())
-    total = "".join(f"{r.instructions:>14,}" for r in runs.values())
+        yield f"  {kind:<20}" + "".join(f"{r.ops[rows].sum():>18,}" for r in runs.values())
+    total = "".join(f"{r.instructions:>18,}" for r in runs.values())
     yield f"  {'whole pass':<20}{total}" + (f"{peer.instructions:>16,}" if peer else "")
     memory = "".join(f"{f'{r.activations:,} + {r.scratch:,}':>18}" for r in runs.values())
     yield f"  {'arena + scratch, B':<20}{memory}" + (f"{peer.arena:>16,}" if peer else "")

@@ -23,9 +23,13 @@ static inline uint32_t load_word(const int8_t *from)
     return word;
 }
 
+/* What is in a register says nothing of its range to the compiler: GCC would multiply 8-bit values by SMLABB, which
+ * QEMU executes by a call, where this makes MLA. */
 static inline int32_t byte_of(uint32_t word, int index)
 {
-    return (int32_t)(word << (24 - 8 * index)) >> 24;
+    int32_t byte = (int32_t)(word << (24 - 8 * index)) >> 24;
+    __asm("" : "+r"(byte));
+    return byte;
 }
 
 #endif
