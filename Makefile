@@ -1,15 +1,17 @@
 # make demo    adapt an INT8 ResNet18 to a shifted domain on the native board, with figures
 # make test    all tests
-# Both set up .venv first if that is needed; everything is reused the second time.
+# make bench-m55 [MODELS="a.tflite b.tflite"]    instructions of a forward pass on an emulated Cortex-M55
+# All set up .venv first if that is needed; everything is reused the second time.
 
 PYTHONS := python3.11 python3.10 python3
 PY := .venv/bin/python
 DEMO := runs/demo
+MODELS :=
 
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test bench-m55 lint format clean
 
 help:
-	@sed -n '1,3s/^# //p' Makefile
+	@sed -n '1,4s/^# //p' Makefile
 
 setup: .venv/installed
 
@@ -42,6 +44,9 @@ demo: setup
 
 test: setup
 	$(PY) -m pytest
+
+bench-m55: setup
+	@$(PY) -m pipeline.bench_m55 $(MODELS)
 
 lint: setup
 	.venv/bin/ruff format --check

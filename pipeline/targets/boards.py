@@ -129,21 +129,39 @@ def _tool(name: str) -> str | None:
 @functools.cache
 def build_native(target: str = "zo_board", *, sanitize: str = "") -> Path:
     """Build the native board (nothing happens when it is up to date) and return the program or library."""
-    cmake = _tool("cmake")
-    if cmake is None:
-        raise UserError("cmake is missing, it builds the native board: python -m pip install cmake.")
     if not any(shutil.which(c) for c in (os.environ.get("CC", "cc").split()[0], "gcc", "clang")):
         raise UserError("a C compiler is missing, it builds the native board: apt-get install gcc (or clang).")
     build = ROOT / "build" / ("native" if not sanitize else "native-" + sanitize.replace(",", "-"))
-    configure = [cmake, "-S", str(ROOT / "tflm_app"), "-B", str(build), "-DBOARD=native", f"-DSANITIZE={sanitize}"]
+    _build(build, "native", target, f"-DSANITIZE={sanitize}")
+    return build / ("libzo_app.so" if target == "zo_app" else target)
+
+
+@functools.cache
+def build_an547(target: str, kernels: str) -> Path:
+    """Build a firmware of the emulated Cortex-M55 with a set of kernels and return the ELF file."""
+    if shutil.which("arm-none-eabi-gcc") is None:
+        raise UserError(
+            "arm-none-eabi-gcc is missing, it builds firmware for the Cortex-M55: "
+            "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi."
+        )
+    build = ROOT / "build" / f"qemu_an547-{kernels}"
+    toolchain = ROOT / "boards" / "qemu_an547" / "toolchain.cmake"
+    _build(build, "qemu_an547", target, f"-DKERNELS={kernels}", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
+    return build / f"{target}.elf"
+
+
+def _build(build: Path, board: str, target: str, *options: str) -> None:
+    cmake = _tool("cmake")
+    if cmake is None:
+        raise UserError(f"cmake is missing, it builds the board {board}: python -m pip install cmake.")
+    configure = [cmake, "-S", str(ROOT / "tflm_app"), "-B", str(build), f"-DBOARD={board}", *options]
     for command in (configure, [cmake, "--build", str(build), "--target", target, "--parallel"]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             log = build / "build.log"
             build.mkdir(parents=True, exist_ok=True)
             log.write_text(done.stdout + done.stderr)
-            raise UserError(f"the native board could not be built; the compiler's words are in {log}.")
-    return build / ("libzo_app.so" if target == "zo_app" else target)
+            raise UserError(f"the board {board} could not be built; the compiler's words are in {log}.")
 
 
 def open_board(

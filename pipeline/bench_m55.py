@@ -1,0 +1,163 @@
+"""Count the instructions of a forward pass on an emulated Cortex-M55: ``make bench-m55`` (boards/qemu_an547/README.md).
+
+Without MODELS the trained networks of tests/fixtures. Counts are exact and repeat; they are instructions, not cycles.
+"""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+
+from converters import device_image
+from converters.device_image import DeviceImage, Preprocessing
+from converters.errors import UserError
+from converters.plan import compile_plan
+from converters.tflite_model import add_headroom, read_graph
+from pipeline import cli
+from pipeline.targets.boards import ROOT, build_an547
+
+KERNELS = ("portable", "words", "mve")
+TICKS_PER_INSTRUCTION = 1.024  # a 32 MHz counter; -icount shift=5 gives an instruction 32 ns
+KINDS = (
+    "", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "MEAN", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD",
+    "SOFTMAX", "QUANTIZE", "RELU6",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Peer:
+    """TFLM with CMSIS-NN on the same emulated core (docs/m55.md has how it was measured)."""
+
+    instructions: int
+    arena: int
+
+
+PEERS = {"fm_rn": Peer(1_194_000, 22_292), "fm_mb": Peer(1_656_000, 86_244)}
+
+
+@dataclass(frozen=True)
+class PlanOp:
+    kind: str
+    shape: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a firmware did: outputs int8 [probes, inputs, classes], instructions of each op and of a whole pass."""
+
+    outputs: np.ndarray
+    ops: np.ndarray
+    instructions: int
+    activations: int
+    scratch: int
+
+
+def plan_ops(tflite: bytes) -> list[PlanOp]:
+    """The ops of the plan, in order."""
+    words = compile_plan(read_graph(tflite)).words
+    tensors = words[8 : 8 + 5 * words[0]].reshape(-1, 5)
+    ops, at = [], int(words[5])
+    for _ in range(words[1]):
+        kind, length, first, _, out = (int(v) for v in words[at : at + 5])
+        kernel = f" {words[at + 7]}x{words[at + 8]}/{words[at + 9]}" if kind in (1, 2, 6, 7) else ""
+        shapes = ("x".join(map(str, tensors[t][1:4])) for t in (first, out))
+        ops.append(PlanOp(KINDS[kind], " -> ".join(shapes) + kernel))
+        at += length
+    return ops
+
+
+def run(firmware: Path, image: bytes, inputs: np.ndarray, probes: Sequence[tuple[int, int]] = ((0, 0),)) -> Run:
+    """Run int8 inputs [n, h, w, c] on the firmware in QEMU under each probe (seed, step)."""
+    if shutil.which("qemu-system-arm") is None:
+        raise UserError("qemu-system-arm is missing, it emulates the Cortex-M55: apt-get install qemu-system-arm.")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "image.zimg").write_bytes(image)
+        (folder / "inputs.bin").write_bytes(np.ascontiguousarray(inputs).tobytes())
+        packed = b"".join(struct.pack("<Qii", seed, step, 0) for seed, step in probes)
+        (folder / "probes.bin").write_bytes(struct.pack("<I", len(inputs)) + packed)
+        command = [
+            "qemu-system-arm", "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-serial", "none",
+            "-icount", "shift=5,sleep=off", "-semihosting-config", "enable=on,target=native", "-kernel", str(firmware),
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            words = " ".join((done.stdout + done.stderr).split())
+            raise UserError(f"the emulated Cortex-M55 ended with exit code {done.returncode}: {words[:500]}")
+        outputs = np.fromfile(folder / "outputs.bin", np.int8).reshape(len(probes), len(inputs), -1)
+        report = (folder / "report.bin").read_bytes()
+    ops, activations, scratch, _ = struct.unpack_from("<IIII", report)
+    ticks = np.frombuffer(report, "<u8", ops + 1, 16)
+    counts = np.rint(ticks / TICKS_PER_INSTRUCTION).astype(np.int64)
+    return Run(outputs, counts[:-1], int(counts[-1]), activations, scratch)
+
+
+def code_bytes(firmware: Path) -> int:
+    """Code and constants of the whole bench firmware."""
+    done = subprocess.run(["arm-none-eabi-size", str(firmware)], capture_output=True, text=True, check=True)
+    return int(done.stdout.splitlines()[1].split()[0])
+
+
+def image_of(tflite: Path) -> bytes:
+    return device_image.build(add_headroom(tflite.read_bytes(), 4), Preprocessing(), source=str(tflite))
+
+
+def random_inputs(image: DeviceImage, count: int) -> np.ndarray:
+    shape = (count, image.input.height, image.input.width, image.input.channels)
+    return image.quantize_pixels(np.random.default_rng(0).integers(0, 256, shape, np.uint8))
+
+
+def table(model: str, image: DeviceImage, runs: dict[str, Run]) -> Iterable[str]:
+    """Instructions by op kind and network for each set of kernels."""
+    ops = plan_ops(image.tflite)
+    kinds = sorted({op.kind for op in ops}, key=KINDS.index)
+    peer = PEERS.get(model)
+    yield f"{model}: instructions of a forward pass"
+    yield f"  {'':<20}" + "".join(f"{name:>18}" for name in runs) + (f"{'TFLM+CMSIS-NN':>16}" if peer else "")
+    for kind in kinds:
+        rows = [i for i, op in enumerate(ops) if op.kind == kind]
+        yield f"  {kind:<20}" + "".join(f"{r.ops[rows].sum():>18,}" for r in runs.values())
+    total = "".join(f"{r.instructions:>18,}" for r in runs.values())
+    yield f"  {'whole pass':<20}{total}" + (f"{peer.instructions:>16,}" if peer else "")
+    memory = "".join(f"{f'{r.activations:,} + {r.scratch:,}':>18}" for r in runs.values())
+    yield f"  {'arena + scratch, B':<20}{memory}" + (f"{peer.arena:>16,}" if peer else "")
+
+
+def op_table(image: DeviceImage, runs: dict[str, Run]) -> Iterable[str]:
+    for i, op in enumerate(plan_ops(image.tflite)):
+        counts = "".join(f"{r.ops[i]:>12,}" for r in runs.values())
+        yield f"  {i:>3} {op.kind:<18} {op.shape:<36}{counts}"
+
+
+@cli.command()
+@click.argument("models", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--kernels", "sets", type=click.Choice(KERNELS), multiple=True, default=KERNELS, help="Only these sets.")
+@click.option("--ops", is_flag=True, help="Every op by itself as well.")
+def main(models: tuple[Path, ...], sets: tuple[str, ...], ops: bool) -> None:
+    """Count the instructions of a forward pass of MODELS (.tflite) for each set of kernels."""
+    models = models or tuple(sorted((ROOT / "tests" / "fixtures").glob("*_*.tflite")))
+    firmware = {name: build_an547("m55_bench", name) for name in sets}
+    for model in models:
+        raw = image_of(model)
+        image = DeviceImage.read(raw)
+        runs = {name: run(elf, raw, random_inputs(image, 1)) for name, elf in firmware.items()}
+        click.echo("\n".join(table(model.stem, image, runs)))
+        if ops:
+            click.echo("\n".join(op_table(image, runs)))
+        click.echo()
+    sizes = ", ".join(f"{name} {code_bytes(elf):,}" for name, elf in firmware.items())
+    click.echo(f"code and constants of the bench firmware, bytes: {sizes}")
+
+
+if __name__ == "__main__":
+    main()
