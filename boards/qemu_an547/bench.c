@@ -65,8 +65,8 @@ static void open_image(void)
     semihosting_close(file);
     if (image_open(&image, image_bytes, size).code)
         fail("the image is refused\n");
-    runner_init(&runner, &image);
-    if (runner.memory.activations + runner.memory.scratch > sizeof work || image.plan.op_count > MAX_OPS)
+    runner_init(&runner, &image, work, sizeof work, 1);
+    if (runner_bytes(&runner.memory, 1) > sizeof work || image.plan.op_count > MAX_OPS)
         fail("the network is too large\n");
 }
 

@@ -13,10 +13,10 @@
 
 enum { APP_PROTOCOL_VERSION = 1 };
 
-/* Labelled images that stay on the device: pixels one after the other, as the data set has them. */
+/* Labelled images that stay on the device, one after the other: pixels become network inputs when they arrive. */
 struct sample_store {
     uint16_t *labels;
-    uint8_t *pixels;
+    int8_t *inputs;
     uint32_t capacity, count; /* samples; slots 0 .. count - 1 are filled */
 };
 

@@ -101,7 +101,11 @@ static struct status write_pixels(struct app *app, const uint8_t *payload, uint3
     uint64_t room = (uint64_t)app->samples.capacity * image_sample_bytes(&app->image);
     if ((uint64_t)p->offset + size > room)
         return STATUS(STATUS_SAMPLES_RANGE, p->offset + size, room);
-    memcpy(app->samples.pixels + p->offset, payload + sizeof *p, size);
+    const uint8_t *pixels = payload + sizeof *p;
+    uint32_t channels = app->image.channels, channel = p->offset % channels;
+    int8_t *inputs = app->samples.inputs + p->offset;
+    for (uint32_t i = 0; i < size; i++, channel = channel + 1 < channels ? channel + 1 : 0)
+        inputs[i] = app->image.input_lut[256 * channel + pixels[i]];
     return ok();
 }
 

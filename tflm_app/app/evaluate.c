@@ -3,18 +3,10 @@
 
 #include "app/app.h"
 
-static void fill_input(const struct image *image, const uint8_t *pixels, int8_t *input)
-{
-    uint32_t area = image->height * image->width, channels = image->channels;
-    for (uint32_t i = 0; i < area; i++)
-        for (uint32_t c = 0; c < channels; c++)
-            *input++ = image->input_lut[256 * c + *pixels++];
-}
-
 static void fill_from_batch(struct app *app, uint8_t *work, uint32_t place, uint32_t sample)
 {
-    const uint8_t *pixels = app->samples.pixels + (size_t)app->batch[place] * image_sample_bytes(&app->image);
-    fill_input(&app->image, pixels, runner_input(&app->runner, work, sample));
+    size_t size = image_sample_bytes(&app->image);
+    memcpy(runner_input(&app->runner, work, sample), app->samples.inputs + app->batch[place] * size, size);
 }
 
 static void prepare_share(void *context, unsigned worker)

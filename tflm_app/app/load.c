@@ -53,13 +53,13 @@ struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *dat
 static struct status share_memory(struct app *app)
 {
     struct port_region *work = port_region(PORT_WORK), *samples = port_region(PORT_SAMPLES);
-    size_t need = app->runner.memory.activations + app->runner.memory.scratch, packed = app->runner.memory.packed;
+    const struct runner_memory *memory = &app->runner.memory;
     app->workers = port_workers();
-    if (packed + need * app->workers > available(work))
-        return STATUS(STATUS_MEMORY, packed + need * app->workers, available(work));
-    app->runner.packed = take(work, packed);
+    if (runner_bytes(memory, app->workers) > available(work))
+        return STATUS(STATUS_MEMORY, runner_bytes(memory, app->workers), available(work));
+    app->runner.packed = take(work, memory->packed);
     for (uint32_t w = 0; w < app->workers; w++)
-        app->work[w] = take(work, need);
+        app->work[w] = take(work, memory->activations + memory->scratch);
 
     uint64_t sample = image_sample_bytes(&app->image) + sizeof(uint16_t);
     size_t room = available(samples) > 2 * ALIGN ? available(samples) - 2 * ALIGN : 0; /* both arrays are padded */
@@ -68,7 +68,7 @@ static struct status share_memory(struct app *app)
     if (app->samples.capacity == 0)
         return STATUS(STATUS_MEMORY, sample + 2 * ALIGN, available(samples));
     app->samples.labels = (uint16_t *)take(samples, app->samples.capacity * sizeof(uint16_t));
-    app->samples.pixels = take(samples, (size_t)app->samples.capacity * image_sample_bytes(&app->image));
+    app->samples.inputs = (int8_t *)take(samples, (size_t)app->samples.capacity * image_sample_bytes(&app->image));
     return STATUS(STATUS_OK, 0, 0);
 }
 
@@ -85,7 +85,7 @@ struct status app_load_end(struct app *app)
     if (status.code)
         return status;
     struct port_region *work = port_region(PORT_WORK);
-    status = runner_init(&app->runner, &app->image, work->base + work->used, available(work));
+    status = runner_init(&app->runner, &app->image, work->base + work->used, available(work), port_workers());
     if (status.code)
         return status;
     status = share_memory(app);

@@ -29,8 +29,15 @@ struct runner {
     bool stale; /* what packed holds is not what the next invocation is to see */
 };
 
-/* work: memory that is free now, for a runner that has to try out how much it needs; nothing in it lasts. */
-struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size);
+static inline size_t runner_bytes(const struct runner_memory *memory, unsigned workers)
+{
+    return memory->packed + (memory->activations + memory->scratch) * workers;
+}
+
+/* work: memory that is free now: how much there is for all workers, and room for a runner that has to try out how much
+ * it needs; nothing in it lasts. */
+struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size,
+                          unsigned workers);
 
 /* From now on invocations see w + step * z(seed); step 0: the weights. The weights themselves may not be changed
  * meanwhile: a runner without packed weights holds the probe in their place. */

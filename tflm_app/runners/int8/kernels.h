@@ -30,7 +30,7 @@ struct packing {
 
 /* Kernels that belong together. Which set runs is decided at build time on a microcontroller, at start on a host. */
 struct kernel_set {
-    const char *name;
+    const char *name; /* "int8 " and which: the runner's name for people */
     struct {
         kernel *run;
         bool whole_block; /* takes all samples of the block at once */

@@ -2,7 +2,7 @@
 #include "runners/int8/kernels.h"
 
 const struct kernel_set portable_kernels = {
-    .name = "portable",
+    .name = "int8 portable",
     .ops =
         {
             [PLAN_CONV_2D] = {conv_2d, false, conv_2d_scratch},

@@ -8,7 +8,7 @@ enum { ALIGN = 64, MAX_BLOCK = 32 };
 
 const char *runner_name(void)
 {
-    return "int8";
+    return kernel_set_choose()->name;
 }
 
 static size_t align_up(size_t size)
@@ -16,24 +16,41 @@ static size_t align_up(size_t size)
     return (size + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size)
+/* What the kernels need, with the largest block that they like and that fits. */
+static void plan_memory(struct runner *runner, size_t size, unsigned workers)
 {
-    (void)work, (void)size; /* the plan says what is needed */
-    const struct plan *plan = &image->plan;
+    const struct kernel_set *kernels = runner->kernels;
+    const struct plan *plan = &runner->image->plan;
     const struct plan_op *op = (const struct plan_op *)plan->ops;
-    const struct kernel_set *kernels = kernel_set_choose();
-    size_t scratch = 0, packed = 0;
+    struct runner_memory *memory = &runner->memory;
+    *memory = (struct runner_memory){0};
     for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
-        size_t need = kernels->ops[op->kind].scratch ? kernels->ops[op->kind].scratch(plan, op) : 0;
-        scratch = need > scratch ? need : scratch;
-        packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
+        size_t need = kernels->ops[op->kind].scratch ? align_up(kernels->ops[op->kind].scratch(plan, op)) : 0;
+        memory->scratch = need > memory->scratch ? need : memory->scratch;
+        memory->packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
     }
-    size_t block = kernels->block_bytes / (plan->arena ? plan->arena : 1);
-    *runner = (struct runner){.image = image, .kernels = kernels, .stale = kernels->pack != NULL};
-    runner->block = (uint32_t)(block < 1 ? 1 : block > MAX_BLOCK ? MAX_BLOCK : block);
-    runner->memory.activations = align_up((size_t)plan->arena * runner->block + (kernels->block_bytes ? ALIGN : 0));
-    runner->memory.scratch = align_up(scratch);
-    runner->memory.packed = packed;
+    runner->block = kernels->block_bytes ? MAX_BLOCK : 1;
+    do {
+        size_t arena = (size_t)plan->arena * runner->block;
+        memory->activations = align_up(arena + (kernels->block_bytes ? ALIGN : 0));
+        if (arena <= kernels->block_bytes && runner_bytes(memory, workers) <= size)
+            return;
+    } while (--runner->block);
+    runner->block = 1;
+}
+
+/* Packed weights and blocks are for boards with memory to spare: at most half of what is free. */
+struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size,
+                          unsigned workers)
+{
+    (void)work;
+    *runner = (struct runner){.image = image, .kernels = kernel_set_choose()};
+    plan_memory(runner, size / 2, workers);
+    if (runner->kernels->pack && runner_bytes(&runner->memory, workers) > size / 2) {
+        runner->kernels = &portable_kernels;
+        plan_memory(runner, size, workers);
+    }
+    runner->stale = runner->kernels->pack != NULL;
     return STATUS(STATUS_OK, 0, 0);
 }
 

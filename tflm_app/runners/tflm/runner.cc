@@ -14,7 +14,7 @@ extern "C" {
 namespace
 {
 
-constexpr size_t kAlign = 64, kOps = 14;
+constexpr size_t kAlign = 64, kOps = 31;
 
 /* Kernels that derive something from the weights when they prepare (CMSIS-NN's FULLY_CONNECTED, built for speed) have
  * to prepare again whenever these change. */
@@ -53,6 +53,23 @@ struct Worker {
         r.AddQuantize();
         r.AddRelu();
         r.AddRelu6();
+        r.AddHardSwish();
+        r.AddLogistic();
+        r.AddTanh();
+        r.AddLeakyRelu();
+        r.AddSub();
+        r.AddMul();
+        r.AddConcatenation();
+        r.AddResizeNearestNeighbor();
+        r.AddTransposeConv();
+        r.AddReduceMax();
+        r.AddSqueeze();
+        r.AddSlice();
+        r.AddStridedSlice();
+        r.AddSplit();
+        r.AddMinimum();
+        r.AddMaximum();
+        r.AddPrelu();
         return r;
     }
 };
@@ -60,7 +77,7 @@ struct Worker {
 constexpr size_t kHead = align_up(sizeof(Worker));
 
 /* A worker with its tensors allocated, or NULL: then the memory is too small, or TFLM cannot run the model at all. */
-Worker *start(const struct image *image, uint8_t *work, size_t size)
+Worker *start(const struct image *image, uint8_t *work, size_t size, unsigned workers)
 {
     if (size <= kHead)
         return nullptr;
@@ -87,7 +104,7 @@ const char *runner_name(void)
 
 /* TFLM learns what it needs by allocating, so it does that once in all the memory there is. What it then says it used
  * does not hold what it needed in between: the size is raised until it is enough. */
-struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size)
+struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size, unsigned)
 {
     *runner = {};
     runner->image = image;

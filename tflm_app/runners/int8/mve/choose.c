@@ -2,7 +2,7 @@
 #include "runners/int8/mve/mve.h"
 
 static const struct kernel_set mve_kernels = {
-    .name = "mve",
+    .name = "int8 mve",
     .ops =
         {
             [PLAN_CONV_2D] = {mve_conv_2d, false, mve_conv_2d_scratch},
@@ -11,11 +11,12 @@ static const struct kernel_set mve_kernels = {
             [PLAN_ADD] = {mve_add, false, NULL},
             [PLAN_MEAN] = {mve_mean, false, mve_mean_scratch},
             [PLAN_MAX_POOL_2D] = {mve_max_pool_2d, false, NULL},
-            [PLAN_AVERAGE_POOL_2D] = {mve_average_pool_2d, false, NULL},
+            [PLAN_AVERAGE_POOL_2D] = {mve_average_pool_2d, false, average_pool_2d_scratch},
             [PLAN_PAD] = {pad, false, NULL},
             [PLAN_SOFTMAX] = {softmax, false, NULL},
             [PLAN_QUANTIZE] = {quantize, false, NULL},
             [PLAN_RELU6] = {relu6, false, NULL},
+            PLAIN_OPS,
         },
 };
 

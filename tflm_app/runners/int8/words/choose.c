@@ -1,7 +1,7 @@
 #include "runners/int8/words/words.h"
 
 static const struct kernel_set words_kernels = {
-    .name = "words",
+    .name = "int8 words",
     .ops =
         {
             [PLAN_CONV_2D] = {words_conv_2d, false, words_conv_2d_scratch},
@@ -10,11 +10,12 @@ static const struct kernel_set words_kernels = {
             [PLAN_ADD] = {add, false, NULL},
             [PLAN_MEAN] = {mean, false, mean_scratch},
             [PLAN_MAX_POOL_2D] = {max_pool_2d, false, NULL},
-            [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, NULL},
+            [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch},
             [PLAN_PAD] = {pad, false, NULL},
             [PLAN_SOFTMAX] = {softmax, false, NULL},
             [PLAN_QUANTIZE] = {quantize, false, NULL},
             [PLAN_RELU6] = {relu6, false, NULL},
+            PLAIN_OPS,
         },
 };
 

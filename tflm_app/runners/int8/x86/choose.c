@@ -22,7 +22,7 @@ enum { BLOCK_BYTES = 2 << 20 };
     [PLAN_MAX_POOL_2D] = {max_pool_2d_avx512, true, NULL}
 
 static const struct kernel_set avx2_kernels = {
-    .name = "avx2",
+    .name = "int8 avx2",
     .ops =
         {
             [PLAN_CONV_2D] = {conv_2d_avx2, true, product_avx2_scratch},
@@ -39,7 +39,7 @@ static const struct kernel_set avx2_kernels = {
 };
 
 static const struct kernel_set vnni_kernels = {
-    .name = "vnni",
+    .name = "int8 vnni",
     .ops =
         {
             [PLAN_CONV_2D] = {conv_2d_vnni, true, product_vnni_scratch},
@@ -53,7 +53,7 @@ static const struct kernel_set vnni_kernels = {
 };
 
 static const struct kernel_set amx_kernels = {
-    .name = "amx",
+    .name = "int8 amx",
     .ops =
         {
             [PLAN_CONV_2D] = {conv_2d_amx, true, product_amx_scratch},
@@ -99,7 +99,7 @@ const struct kernel_set *kernel_set_choose(void)
     const char *most = getenv("ZO_KERNELS");
     bool allowed = most == NULL;
     for (int i = 0; i < COUNT; i++) {
-        allowed = allowed || strcmp(most, sets[i].set->name) == 0;
+        allowed = allowed || strcmp(most, sets[i].set->name + strlen("int8 ")) == 0;
         if (allowed && sets[i].have())
             return sets[i].set;
     }
