@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import ctypes as ct
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
+from tiny_model import tiny_image
 
-from pipeline.targets.boards import build_native
+from pipeline.targets.boards import build_native, open_board
 
 SANITIZE = os.environ.get("ZO_SANITIZE", "")
 
@@ -50,6 +53,32 @@ class LossTable(ct.Structure):
         ("reserved", ct.c_uint32 * 2),
         ("exp", ct.c_uint32 * 256),
     )
+
+
+@contextmanager
+def kernel_set(name: str) -> Iterator[None]:
+    """Boards opened meanwhile run these kernels, or lesser ones where the machine has not got them."""
+    before = os.environ.get("ZO_KERNELS")
+    os.environ["ZO_KERNELS"] = name
+    try:
+        yield
+    finally:
+        del os.environ["ZO_KERNELS"]
+        if before is not None:
+            os.environ["ZO_KERNELS"] = before
+
+
+@cache
+def kernel_sets() -> tuple[str, ...]:
+    """The kernel sets that this machine runs, the fastest first; the last is "portable"."""
+    found = []
+    for name in ("amx", "vnni", "avx2", "portable"):
+        with kernel_set(name):
+            board = open_board("native", tiny_image(), threads=1, sanitize=SANITIZE)
+        if board.info.runner == f"int8 {name}":
+            found.append(name)
+        board.close()
+    return tuple(found)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import flatbuffers
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
-from app_library import SANITIZE
+from app_library import SANITIZE, kernel_set, kernel_sets
 from op_numerics import Value, every_value, one_op
 from oracles import random_pixels, tflite_reference, tflm_reference
 
@@ -19,24 +19,29 @@ MOST = 1 << 15  # outputs that an image may have
 
 
 def logits_difference(tflite: bytes, seed: int, inputs: int = 8) -> tuple[str | None, bool]:
-    """What is not equal (None: nothing), and whether the outputs vary; tflite has its headroom."""
-    board = open_board("native", device_image.build(tflite, Preprocessing()), threads=1, sanitize=SANITIZE)
-    try:
-        spec = board.image.input
-        pixels = random_pixels(inputs, (spec.height, spec.width, spec.channels), seed)
-        board.write_samples(0, pixels, np.zeros(inputs))
-        board.select(range(inputs))
-        logits, quantised = board.logits(), board.image.quantize_pixels(pixels)
-    finally:
-        board.close()
+    """What is not equal (None: nothing) with any set of kernels, and whether the outputs vary; tflite has its headroom."""
+    image = device_image.build(tflite, Preprocessing())
+    logits = {}
+    for kernels in kernel_sets():
+        with kernel_set(kernels):
+            board = open_board("native", image, threads=1, sanitize=SANITIZE)
+        try:
+            spec = board.image.input
+            pixels = random_pixels(inputs, (spec.height, spec.width, spec.channels), seed)
+            board.write_samples(0, pixels, np.zeros(inputs))
+            board.select(range(inputs))
+            logits[kernels], quantised = board.logits(), board.image.quantize_pixels(pixels)
+        finally:
+            board.close()
     oracles = {"tflite-micro": tflm_reference, "tflite-runtime BUILTIN_REF": tflite_reference}
     for name, oracle in oracles.items():
         wanted = oracle(tflite, quantised).astype(int)
-        count = int((wanted != logits).sum())
-        if count and not (oracle is tflite_reference and sigmoids_differ(tflite)):
-            most = int(np.abs(wanted - logits).max())
-            return f"{count} of {logits.size} outputs differ from {name}, by up to {most}", True
-    return None, bool(logits.std(axis=0).max() > 0)
+        for kernels, found in logits.items():
+            count = int((wanted != found).sum())
+            if count and not (oracle is tflite_reference and sigmoids_differ(tflite)):
+                most = int(np.abs(wanted - found).max())
+                return f"{count} of {found.size} outputs of {kernels} differ from {name}, by up to {most}", True
+    return None, bool(found.std(axis=0).max() > 0)
 
 
 def sigmoids_differ(tflite: bytes) -> bool:

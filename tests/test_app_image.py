@@ -120,6 +120,8 @@ LUT = 32  # where the pixel table begins in INPT
         (b"TRAN", 2, 0, 12, 4),
         (b"TRAN", 4, 2**32 - 1, 12, 2),
         (b"TRAN", 5, 2**32 - 1, 12, 2),
+        (b"TRAN", 4, 1, 12, 5),  # not where a filter begins
+        (b"TRAN", 5, 7, 12, 5),  # half a filter
         (b"LOSS", 0, 1, 10, 0),
         (b"LOSS", 0, 11, 10, 0),  # classes that the network does not have
         (b"LOSS", 1, 1 << 28, 10, 0),
@@ -140,6 +142,13 @@ def test_inconsistent_section(raw, tag, word, value, code, check):
     assert found[0] == code and (code != 12 or found[2] == check)
     if code == 10:
         assert found[1].to_bytes(4, "little") == tag
+
+
+def test_a_filter_is_trained_once(raw):
+    data = bytearray(tiny_image())
+    at = sections(bytes(data))[b"TRAN"][0] + 16
+    data[at + 8 : at + 16] = data[at : at + 8]
+    assert refusal(raw, with_crc(data)) == (12, 1, 6)
 
 
 @pytest.mark.parametrize("field", ["offset", "size"])

@@ -77,6 +77,9 @@ def pool(name, index):
 BROKEN = [
     ("conv", {0: 2**20}, 1),
     ("conv", {0: BIG + 2}, 1),
+    ("conv", {tensor(1, 0): 255}, 6),  # the output begins inside the input
+    ("add", {tensor(2, 0): 1024 + 255}, 7),
+    ("sub", {tensor(0, 0): 1024}, 6),
     ("conv", {1: 2}, 5),  # a second op where the records end
     ("conv", {2: 2}, 1),
     ("conv", {3: 2}, 1),

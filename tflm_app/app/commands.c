@@ -45,7 +45,7 @@ static struct status hello(struct app *app, const uint8_t *payload, uint32_t siz
     r->image_capacity = (uint32_t)port_region(PORT_IMAGE)->size;
     r->workers = port_workers();
     strncpy(r->board, BOARD_NAME, sizeof r->board - 1);
-    strncpy(r->runner_name, runner_name(), sizeof r->runner_name - 1);
+    strncpy(r->runner_name, runner_name(app->loaded ? &app->runner : NULL), sizeof r->runner_name - 1);
     if (app->loaded) {
         const struct image *image = &app->image;
         r->loaded = 1;

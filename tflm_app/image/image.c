@@ -102,6 +102,13 @@ static struct status open_train(struct image *image, struct span section)
         if (segment.offset > image->tflite_size || segment.count > image->tflite_size - segment.offset)
             return STATUS(STATUS_IMAGE_TRAIN, s, 2);
         total += segment.count;
+        if (!plan_has_filter(&image->plan, segment.offset, segment.count))
+            return STATUS(STATUS_IMAGE_TRAIN, s, 5);
+        for (uint32_t other = 0; other < s; other++) {
+            struct zo_segment before = image->weights.segments[other];
+            if (segment.offset < before.offset + before.count && before.offset < segment.offset + segment.count)
+                return STATUS(STATUS_IMAGE_TRAIN, s, 6);
+        }
         for (uint32_t i = 0; i < segment.count; i++) {
             int32_t w = image->weights.base[segment.offset + i];
             if (w > image->weights.limit || w < -image->weights.limit)

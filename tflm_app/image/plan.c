@@ -177,6 +177,31 @@ static uint32_t check_transpose_conv(const struct context *ctx, const struct pla
     return failed ? failed : check_filter(ctx, &conv->filter, depth * out->c, out->c);
 }
 
+static bool apart(const struct plan_tensor *a, const struct plan_tensor *b)
+{
+    return a->at + plan_elements(a) <= b->at || b->at + plan_elements(b) <= a->at;
+}
+
+static bool is_binary(uint32_t kind)
+{
+    return kind == PLAN_BROADCAST_ADD || kind == PLAN_SUB || kind == PLAN_MUL || kind == PLAN_MINIMUM ||
+           kind == PLAN_MAXIMUM || kind == PLAN_PRELU;
+}
+
+/* Kernels read inputs while they write outputs. Operands stored in the model have no place in the arena. */
+static uint32_t check_places(const struct plan *plan, const struct plan_op *op)
+{
+    const struct plan_tensor *out = &plan->tensors[op->out];
+    bool stored0 = false, stored1 = false;
+    if (is_binary(op->kind)) {
+        stored0 = ((const struct plan_binary *)op)->constant0 != PLAN_NO_CONSTANT;
+        stored1 = ((const struct plan_binary *)op)->constant1 != PLAN_NO_CONSTANT;
+    }
+    REQUIRE(6, stored0 || apart(&plan->tensors[op->in0], out));
+    REQUIRE(7, stored1 || apart(&plan->tensors[op->in1], out));
+    return 0;
+}
+
 static uint32_t check_op(const struct context *ctx, const struct plan_op *op)
 {
     static const uint8_t words[PLAN_KINDS] = {
@@ -284,10 +309,39 @@ struct status plan_open(struct plan *plan, const uint32_t *words, uint32_t count
     for (uint32_t i = 0; i < plan->op_count; i++) {
         if (pool_at - at < sizeof(struct plan_op) / 4 || words[at + 1] > pool_at - at)
             return STATUS(STATUS_IMAGE_PLAN, i, 5);
-        uint32_t failed = check_op(&ctx, (const struct plan_op *)(words + at));
+        const struct plan_op *op = (const struct plan_op *)(words + at);
+        uint32_t failed = check_op(&ctx, op);
+        if (!failed)
+            failed = check_places(plan, op);
         if (failed)
             return STATUS(STATUS_IMAGE_PLAN, i, failed);
         at += words[at + 1];
     }
     return STATUS(STATUS_OK, 0, 0);
+}
+
+bool plan_has_filter(const struct plan *plan, uint32_t offset, uint32_t size)
+{
+    bool found = false;
+    const struct plan_op *op = (const struct plan_op *)plan->ops;
+    for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
+        const struct plan_tensor *in = &plan->tensors[op->in0], *out = &plan->tensors[op->out];
+        const struct plan_conv *conv = (const struct plan_conv *)op;
+        const struct plan_filter *filter = &conv->filter;
+        uint64_t weights;
+        if (op->kind == PLAN_FULLY_CONNECTED) {
+            filter = &((const struct plan_fully_connected *)op)->filter;
+            weights = (uint64_t)plan_elements(in) / (plan_elements(out) / out->c) * out->c;
+        } else if (op->kind == PLAN_CONV_2D || op->kind == PLAN_DEPTHWISE_CONV_2D) {
+            uint32_t depth = op->kind == PLAN_CONV_2D ? in->c : 1;
+            weights = (uint64_t)conv->window.kernel_h * conv->window.kernel_w * depth * out->c;
+        } else {
+            continue;
+        }
+        if (filter->bias != PLAN_NO_BIAS && filter->bias < (uint64_t)offset + size &&
+            offset < filter->bias + 4ull * out->c)
+            return false;
+        found = found || (filter->weights == offset && weights == size);
+    }
+    return found;
 }

@@ -3,6 +3,7 @@
 #ifndef IMAGE_PLAN_H
 #define IMAGE_PLAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "app/status.h"
@@ -139,6 +140,9 @@ struct plan {
 /* Check the section against the model it points into, and fill in plan. */
 struct status plan_open(struct plan *plan, const uint32_t *words, uint32_t count, const uint8_t *model,
                         uint32_t model_size);
+
+/* Whether size bytes at offset are exactly the filter of an op that can be trained, and no op's bias. */
+bool plan_has_filter(const struct plan *plan, uint32_t offset, uint32_t size);
 
 static inline uint32_t plan_elements(const struct plan_tensor *t)
 {

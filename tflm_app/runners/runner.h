@@ -8,8 +8,6 @@
 
 #include "image/image.h"
 
-const char *runner_name(void);
-
 struct runner_memory {
     size_t activations, scratch; /* of each worker: activations of a block of samples, and the kernels' own */
     size_t packed;               /* shared: weights in the kernels' layout, 0 where they read them in place */
@@ -38,6 +36,9 @@ static inline size_t runner_bytes(const struct runner_memory *memory, unsigned w
  * it needs; nothing in it lasts. */
 struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size,
                           unsigned workers);
+
+/* For people; NULL before an image is loaded. */
+const char *runner_name(const struct runner *runner);
 
 /* From now on invocations see w + step * z(seed); step 0: the weights. The weights themselves may not be changed
  * meanwhile: a runner without packed weights holds the probe in their place. */

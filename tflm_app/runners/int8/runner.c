@@ -6,9 +6,9 @@
 
 enum { ALIGN = 64, MAX_BLOCK = 32 };
 
-const char *runner_name(void)
+const char *runner_name(const struct runner *runner)
 {
-    return kernel_set_choose()->name;
+    return (runner ? runner->kernels : kernel_set_choose())->name;
 }
 
 static size_t align_up(size_t size)

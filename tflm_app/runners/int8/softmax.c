@@ -71,7 +71,9 @@ static void softmax_row(const struct plan_softmax *p, const int8_t *in, int8_t *
         out[i] = -128;
         if (in[i] - max >= p->diff_min) {
             int32_t exponential = exp_negative(rescale(in[i] - max, p->scale.multiplier, p->scale.shift));
-            out[i] = clamp_int8(rounding_shift_right(doubling_high_mul(scale, exponential), exponent) - 128, -128, 127);
+            int32_t product = doubling_high_mul(scale, exponential);
+            /* 512 equal logits and more: nothing is left (TFLM's shift is undefined there) */
+            out[i] = exponent > 31 ? -128 : clamp_int8(rounding_shift_right(product, exponent) - 128, -128, 127);
         }
     }
 }

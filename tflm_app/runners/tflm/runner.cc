@@ -97,7 +97,7 @@ Worker *worker_in(uint8_t *work)
 
 extern "C" {
 
-const char *runner_name(void)
+const char *runner_name(const struct runner *)
 {
     return "tflm";
 }

@@ -9,7 +9,7 @@
 
 #include "runners/int8/x86/packed.h"
 
-enum { BLOCK_BYTES = 2 << 20 };
+enum { BLOCK_BYTES = 4 << 20 };
 
 #define PORTABLE_OPS                                                                                                   \
     [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch}, [PLAN_PAD] = {pad, false, NULL},       \

@@ -48,10 +48,10 @@ void channel_constants(struct channel_constants *constants, const struct plan *p
     }
 }
 
-size_t packed_bytes(const struct plan *plan, const struct plan_op *op, uint32_t least_columns, bool plain_depthwise)
+size_t packed_bytes(const struct plan *plan, const struct plan_op *op, struct reading reading, bool plain_depthwise)
 {
     if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
-        struct product_shape shape = product_shape(plan, op, least_columns);
+        struct product_shape shape = product_shape(plan, op, reading);
         return shape.panels * panel_bytes(shape);
     }
     if (op->kind != PLAN_DEPTHWISE_CONV_2D)
@@ -105,14 +105,14 @@ static void pack_panel(const struct image *image, const struct plan_op *op, stru
 
 size_t packed_bytes_avx2(const struct plan *plan, const struct plan_op *op)
 {
-    return packed_bytes(plan, op, AVX2_COLUMNS, true);
+    return packed_bytes(plan, op, AVX2_READING, true);
 }
 
 void pack_avx2(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed)
 {
     const struct plan *plan = &image->plan;
     if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
-        struct product_shape shape = product_shape(plan, op, AVX2_COLUMNS);
+        struct product_shape shape = product_shape(plan, op, AVX2_READING);
         for (uint32_t p = packing->worker; p < shape.panels; p += packing->workers)
             pack_panel(image, op, shape, packing, p * LANES, packed + p * panel_bytes(shape));
     } else if (op->kind == PLAN_DEPTHWISE_CONV_2D && packing->worker == 0) {

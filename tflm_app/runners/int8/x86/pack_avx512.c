@@ -213,13 +213,13 @@ static void pack_plain(const struct image *image, const struct plan_filter *filt
 }
 
 /* offset: what the products add to their inputs, to have them unsigned. */
-static void pack(const struct image *image, const struct plan_op *op, uint32_t least_columns, int32_t offset,
+static void pack(const struct image *image, const struct plan_op *op, struct reading reading, int32_t offset,
                  const struct packing *packing, uint8_t *packed)
 {
     const struct plan *plan = &image->plan;
     int32_t zero = tensor_in(plan, op)->zero_point;
     if (op->kind == PLAN_CONV_2D || op->kind == PLAN_FULLY_CONNECTED) {
-        pack_product(image, op, product_shape(plan, op, least_columns), packing, zero + offset, packed);
+        pack_product(image, op, product_shape(plan, op, reading), packing, zero + offset, packed);
     } else if (op->kind == PLAN_DEPTHWISE_CONV_2D) {
         const struct plan_conv *conv = (const struct plan_conv *)op;
         uint32_t weights = conv->window.kernel_h * conv->window.kernel_w * tensor_out(plan, op)->c;
@@ -232,20 +232,20 @@ static void pack(const struct image *image, const struct plan_op *op, uint32_t l
 
 size_t packed_bytes_vnni(const struct plan *plan, const struct plan_op *op)
 {
-    return packed_bytes(plan, op, VNNI_COLUMNS, false);
+    return packed_bytes(plan, op, VNNI_READING, false);
 }
 
 size_t packed_bytes_amx(const struct plan *plan, const struct plan_op *op)
 {
-    return packed_bytes(plan, op, AMX_COLUMNS, false);
+    return packed_bytes(plan, op, AMX_READING, false);
 }
 
 void pack_vnni(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed)
 {
-    pack(image, op, VNNI_COLUMNS, 128, packing, packed);
+    pack(image, op, VNNI_READING, 128, packing, packed);
 }
 
 void pack_amx(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed)
 {
-    pack(image, op, AMX_COLUMNS, 0, packing, packed);
+    pack(image, op, AMX_READING, 0, packing, packed);
 }

@@ -9,9 +9,6 @@
 
 #include "runners/int8/kernels.h"
 
-/* Output widths from which a set reads windows row by row. */
-enum { AMX_COLUMNS = 16, VNNI_COLUMNS = 8, AVX2_COLUMNS = 4 };
-
 enum { LANES = 16, MAX_SHIFT = 20, DEPTH_STEP = 64, TILE = 16 /* pixels */, MAX_SIGNS = LANES << 16 };
 
 /* Of 16 channels: rescale(x) + zero point of requantize.h, for right shifts, in few instructions.
@@ -49,9 +46,13 @@ struct product_shape {
     uint32_t channels, panels;
 };
 
-/* least_columns: output width from which windows are read row by row (neighbours are one tile then). */
+/* How a set reads windows: row by row from an output width on where neighbours are one tile, in steps of some bytes. */
+struct reading {
+    uint32_t least_columns, step;
+};
+
 static inline struct product_shape product_shape(const struct plan *plan, const struct plan_op *op,
-                                                 uint32_t least_columns)
+                                                 struct reading reading)
 {
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     struct product_shape shape = {1, 0, 0, out->c, (out->c + LANES - 1) / LANES};
@@ -59,13 +60,23 @@ static inline struct product_shape product_shape(const struct plan *plan, const 
         shape.segment_depth = plan_elements(in) / (plan_elements(out) / out->c);
     } else {
         const struct plan_window *w = &((const struct plan_conv *)op)->window;
-        bool by_rows = w->kernel_h > 1 && out->w >= least_columns && w->dilation_w == 1;
-        shape.segments = by_rows ? w->kernel_h : 1;
-        shape.segment_depth = w->kernel_w * in->c * (by_rows ? 1 : w->kernel_h);
+        uint32_t row = w->kernel_w * in->c, window = w->kernel_h * row;
+        /* reading by rows pads each of them, gathering copies each of them: a copy takes a pixel about as long as a
+         * step takes a tile */
+        uint32_t by_rows = w->kernel_h * ((row + reading.step - 1) / reading.step) * shape.panels;
+        uint32_t gathered = (window + reading.step - 1) / reading.step * shape.panels +
+                            w->kernel_h * ((row + DEPTH_STEP - 1) / DEPTH_STEP);
+        if (w->kernel_h > 1 && w->dilation_w == 1 && out->w >= reading.least_columns && by_rows <= gathered)
+            shape.segments = w->kernel_h;
+        shape.segment_depth = window / shape.segments;
     }
     shape.segment_steps = (shape.segment_depth + DEPTH_STEP - 1) / DEPTH_STEP;
     return shape;
 }
+
+#define AMX_READING  ((struct reading){16, DEPTH_STEP})
+#define VNNI_READING ((struct reading){8, 4})
+#define AVX2_READING ((struct reading){4, 4})
 
 static inline uint32_t product_depth(struct product_shape shape)
 {
@@ -125,8 +136,8 @@ struct filter_index filter_index(const struct image *image, const struct plan_fi
 void channel_constants(struct channel_constants *constants, const struct plan *plan, const struct plan_op *op,
                        uint32_t first, const int32_t *sums, int32_t input, uint32_t depth, bool all);
 
-/* Of an op, for a set that reads windows by rows from least_columns on; plain_depthwise: copies depthwise filters. */
-size_t packed_bytes(const struct plan *plan, const struct plan_op *op, uint32_t least_columns, bool plain_depthwise);
+/* Of an op, for a set that reads windows like this and may want depthwise filters as they are. */
+size_t packed_bytes(const struct plan *plan, const struct plan_op *op, struct reading reading, bool plain_depthwise);
 
 size_t packed_bytes_avx2(const struct plan *plan, const struct plan_op *op);
 size_t packed_bytes_vnni(const struct plan *plan, const struct plan_op *op);

@@ -44,7 +44,7 @@ void mean_avx512(const struct plan *plan, const struct plan_op *op, struct kerne
     struct plan_scale scale = p->scale;
     int left = scale.shift > 0 && scale.shift < 8 ? scale.shift : 0; /* as means of one pixel have */
     scale.shift -= left;
-    if (p->axes != 3 || !scale_fits(scale)) {
+    if (p->axes != 3 || !scale_fits(scale) || p->count > 1u << 22) {
         for (memory.sample = 0; memory.sample < memory.samples; memory.sample++)
             mean(plan, op, memory);
         return;

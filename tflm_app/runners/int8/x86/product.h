@@ -1,5 +1,5 @@
 /* CONV_2D and FULLY_CONNECTED as matrix products, for a set's own multiplication: included by one file a set, which
- * defines multiply_tiles, LEAST_COLUMNS and FLIP (what inputs are xored with, to have them unsigned). */
+ * defines multiply_tiles, READING and FLIP (what inputs are xored with, to have them unsigned). */
 #include <string.h>
 
 #include "runners/int8/x86/packed.h"
@@ -158,20 +158,20 @@ static uint32_t patch_rows(struct product_shape shape, uint32_t columns)
 }
 
 /* A window of one pixel needs no copy: what lies behind it meets weights of zero. */
-static bool is_pixel(const struct plan_window *w)
+static bool is_pixel(const struct plan_window *w, const struct plan_tensor *in, const struct plan_tensor *out)
 {
-    return w->kernel_h * w->kernel_w == 1 && w->stride_h == 1 && w->stride_w == 1;
+    return w->kernel_h * w->kernel_w == 1 && in->h == out->h && in->w == out->w && w->stride_h == 1 && w->stride_w == 1;
 }
 
 static size_t product_scratch(const struct plan *plan, const struct plan_op *op)
 {
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    struct product_shape shape = product_shape(plan, op, LEAST_COLUMNS);
+    struct product_shape shape = product_shape(plan, op, READING);
     size_t patches = (size_t)patch_rows(shape, out->w) * padded_depth(shape) + 64;
     if (op->kind == PLAN_FULLY_CONNECTED)
         return ACC_BYTES + patches;
     const struct plan_window *w = &((const struct plan_conv *)op)->window;
-    return ACC_BYTES + (is_pixel(w) ? 0 : field_bytes(w, in, out)) + (shape.segments > 1 ? 0 : patches);
+    return ACC_BYTES + (is_pixel(w, in, out) ? 0 : field_bytes(w, in, out)) + (shape.segments > 1 ? 0 : patches);
 }
 
 /* Vectors of depth bytes, one after the other. */
@@ -221,9 +221,9 @@ static void product(const struct plan *plan, const struct plan_op *op, const str
                     const struct plan_window *w, struct kernel_memory memory)
 {
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    struct product p = {plan, op, filter, product_shape(plan, op, LEAST_COLUMNS), memory.packed, memory.scratch};
+    struct product p = {plan, op, filter, product_shape(plan, op, READING), memory.packed, memory.scratch};
     uint8_t *scratch = (uint8_t *)memory.scratch + ACC_BYTES;
-    if (!w || is_pixel(w))
+    if (!w || is_pixel(w, in, out))
         multiply_vectors(&p, (const uint8_t *)activation(memory, in), memory.samples * (plan_elements(out) / out->c),
                          scratch, activation(memory, out));
     else

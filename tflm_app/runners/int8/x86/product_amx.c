@@ -3,8 +3,8 @@
 
 #include "runners/int8/x86/requantize_avx512.h"
 
-#define FLIP          0
-#define LEAST_COLUMNS AMX_COLUMNS
+#define FLIP    0
+#define READING AMX_READING
 #include "runners/int8/x86/product.h"
 
 /* GCC's intrinsics do not say that they read memory: all stores before, none that follow. */
@@ -25,8 +25,7 @@ static void configure_tiles(void)
         config.bytes_per_row[i] = 64;
         config.rows[i] = 16;
     }
-    settle(&config);
-    _tile_loadconfig(&config);
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
 }
 
 enum { ACC = TILE * LANES };
@@ -128,6 +127,7 @@ static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pi
     else
         for (uint32_t t = 0; t < count; t++)
             one_tile(tiles[t].a, pitch, shape, panel, second, acc + t * ACC);
+    settle(acc);
 }
 
 void conv_2d_amx(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)

@@ -50,8 +50,8 @@ static void requantize_rows(const struct plan *plan, const struct plan_op *op, c
     }
 }
 
-#define FLIP          0
-#define LEAST_COLUMNS AVX2_COLUMNS
+#define FLIP    0
+#define READING AVX2_READING
 #include "runners/int8/x86/product.h"
 
 /* Bytes 0 and 2, or 1 and 3, of each 4 as words. */

@@ -3,8 +3,8 @@
 
 #include "runners/int8/x86/requantize_avx512.h"
 
-#define FLIP          0x80
-#define LEAST_COLUMNS VNNI_COLUMNS
+#define FLIP    0x80
+#define READING VNNI_READING
 #include "runners/int8/x86/product.h"
 
 enum { ROWS = 8 }; /* pixels x 2 panels of accumulators in registers */
