@@ -19,7 +19,7 @@ MOST = 1 << 15  # outputs that an image may have
 
 
 def logits_difference(tflite: bytes, seed: int, inputs: int = 8) -> tuple[str | None, bool]:
-    """What is not equal (None: nothing) with any set of kernels, and whether the outputs vary; tflite has its headroom."""
+    """What is not equal (None: nothing) with any kernels, and whether the outputs vary; tflite has its headroom."""
     image = device_image.build(tflite, Preprocessing())
     logits = {}
     for kernels in kernel_sets():

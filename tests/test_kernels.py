@@ -46,7 +46,9 @@ def train(board, samples: int = 37) -> list:
 
 def test_the_best_set_is_the_default(monkeypatch):
     monkeypatch.delenv("ZO_KERNELS", raising=False)
-    board = open_board("native", device_image.build(add_headroom(FIXTURES_BYTES[0], 4), Preprocessing()))
+    board = open_board(
+        "native", device_image.build(add_headroom(FIXTURES_BYTES[0], 4), Preprocessing()), sanitize=SANITIZE
+    )
     board.close()
     assert board.info.runner == f"int8 {kernel_sets()[0]}"
 
@@ -101,7 +103,7 @@ SCALED += [("add_of_different_scales", 2.0**f) for f in FACTORS[:-1]]
 
 @pytest.mark.parametrize(("name", "factor"), SCALED)
 def test_scales_of_any_size(name, factor):
-    """Shifts to the left, by nothing, and by more than the fast formulas take: as TFLM has it, wherever that is defined."""
+    """Shifts to the left, by nothing, by more than the fast formulas take: as TFLM has it, wherever that is defined."""
     kinds = ("DEPTHWISE_CONV_2D",) if name == "depthwise" else ("CONV_2D",)
     tflite = edited(build_network(name), scaled(kinds, factor))
     said = {}

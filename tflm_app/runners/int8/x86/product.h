@@ -21,8 +21,8 @@ struct pitch {
     size_t pixel, segment;
 };
 
-/* acc[panel][tile][row][16] = start values + the products of tiles and panels: up to two by two, or four tiles by one
- * panel (then as acc[tile][row][16]). */
+/* acc[panel][tile][row][16] = the products (and start values, if requantize_rows does not add them) of tiles and
+ * panels: up to two by two, or four tiles by one panel (then as acc[tile][row][16]). */
 static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pitch pitch, struct product_shape shape,
                            const uint8_t *panel, uint32_t panels, int32_t *acc);
 

@@ -3,6 +3,14 @@
 
 #include "runners/int8/x86/requantize_avx512.h"
 
+/* Tiles start from zero: to load start values into them takes longer than to add these in the end. */
+static inline void requantize_rows(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
+                                   const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
+                                   uint32_t first, uint32_t channels, int8_t *out, size_t stride)
+{
+    requantize_panel(plan, op, filter, constants, acc, rows, first, channels, out, stride, true);
+}
+
 #define FLIP    0
 #define READING AMX_READING
 #include "runners/int8/x86/product.h"
@@ -35,17 +43,14 @@ static inline const uint8_t *weights_of(const uint8_t *panel)
     return panel + sizeof(struct channel_constants);
 }
 
-/* A stride of 0 loads the same 16 start values for all pixels. */
-#define START(tile, panel) _tile_loadd(tile, ((const struct channel_constants *)(panel))->start, 0)
-
 static inline void two_by_two(const struct tile tiles[4], struct pitch pitch, struct product_shape shape,
                               const uint8_t *panel, const uint8_t *second, int32_t *acc)
 {
     const uint8_t *b0 = weights_of(panel), *b1 = weights_of(second);
-    START(0, panel);
-    START(1, panel);
-    START(2, second);
-    START(3, second);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
     for (uint32_t s = 0; s < shape.segments; s++) {
         const uint8_t *a0 = tiles[0].a + s * pitch.segment, *a1 = tiles[1].a + s * pitch.segment;
         for (uint32_t k = 0; k < shape.segment_steps; k++, a0 += 64, a1 += 64, b0 += 1024, b1 += 1024) {
@@ -69,10 +74,10 @@ static inline void four_by_one(const struct tile tiles[4], struct pitch pitch, s
                                const uint8_t *panel, int32_t *acc)
 {
     const uint8_t *b = weights_of(panel);
-    START(0, panel);
-    START(1, panel);
-    START(2, panel);
-    START(3, panel);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
     for (uint32_t s = 0; s < shape.segments; s++) {
         size_t at = s * pitch.segment;
         for (uint32_t k = 0; k < shape.segment_steps; k++, at += 64, b += 1024) {
@@ -98,8 +103,8 @@ static inline void one_tile(const uint8_t *a, struct pitch pitch, struct product
                             const uint8_t *second, int32_t *acc)
 {
     const uint8_t *b0 = weights_of(panel), *b1 = weights_of(second);
-    START(0, panel);
-    START(2, second);
+    _tile_zero(0);
+    _tile_zero(2);
     for (uint32_t s = 0; s < shape.segments; s++, a += pitch.segment)
         for (uint32_t k = 0; k < shape.segment_steps; k++, b0 += 1024, b1 += 1024) {
             _tile_loadd(4, a + 64 * k, pitch.pixel);

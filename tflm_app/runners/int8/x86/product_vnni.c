@@ -3,6 +3,13 @@
 
 #include "runners/int8/x86/requantize_avx512.h"
 
+static inline void requantize_rows(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
+                                   const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
+                                   uint32_t first, uint32_t channels, int8_t *out, size_t stride)
+{
+    requantize_panel(plan, op, filter, constants, acc, rows, first, channels, out, stride, false);
+}
+
 #define FLIP    0x80
 #define READING VNNI_READING
 #include "runners/int8/x86/product.h"

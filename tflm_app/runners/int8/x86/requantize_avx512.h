@@ -93,14 +93,19 @@ static inline void requantize_general(const struct plan *plan, const struct plan
                             op->min, op->max);
 }
 
-/* acc[rows][16] of one panel to out[row * stride]; rows is rounded up to 4 when acc is read. */
-static inline void requantize_rows(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
-                                   const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
-                                   uint32_t first, uint32_t channels, int8_t *out, size_t stride)
+/* acc[rows][16] of one panel to out[row * stride]; rows is rounded up to 4 when acc is read. add_start: acc lacks the
+ * start values. */
+static inline void requantize_panel(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
+                                    const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
+                                    uint32_t first, uint32_t channels, int8_t *out, size_t stride, bool add_start)
 {
+    __m512i start = add_start ? _mm512_load_si512(constants->start) : _mm512_setzero_si512();
     if (constants->general) {
-        for (uint32_t r = 0; r < rows; r++)
-            requantize_general(plan, op, filter, acc + r * LANES, first, channels, out + r * stride);
+        for (uint32_t r = 0; r < rows; r++) {
+            int32_t sums[LANES];
+            _mm512_storeu_si512(sums, _mm512_add_epi32(_mm512_load_si512(acc + r * LANES), start));
+            requantize_general(plan, op, filter, sums, first, channels, out + r * stride);
+        }
         return;
     }
     struct rescale_lanes lanes = rescale_lanes(constants);
@@ -108,8 +113,10 @@ static inline void requantize_rows(const struct plan *plan, const struct plan_op
     __mmask16 valid = (__mmask16)((1u << channels) - 1);
     for (uint32_t r = 0; r < rows; r += 4, acc += 4 * LANES, out += 4 * stride) {
         __m512i v[4];
-        for (int i = 0; i < 4; i++)
-            v[i] = rescale_avx512(_mm512_load_si512(acc + i * LANES), &lanes);
+        for (int i = 0; i < 4; i++) {
+            v[i] = _mm512_load_si512(acc + i * LANES);
+            v[i] = rescale_avx512(add_start ? _mm512_add_epi32(v[i], start) : v[i], &lanes);
+        }
         store_rows(narrow(v, &range), rows - r, valid, out, stride);
     }
 }
