@@ -24,6 +24,7 @@ from pipeline import cli
 from pipeline.files import write_atomic
 from pipeline.models import ModelSpec
 
+ROOT = Path(__file__).resolve().parents[1]
 BATCH = 32
 MU = 2
 SPECS = {
@@ -288,7 +289,7 @@ def main(models: str | None, threads: int, rounds: int, json_path: Path | None) 
         raise UserError(f"no model begins with {models}: there are {', '.join(SPECS)}.")
     if json_path is not None and not json_path.parent.is_dir():
         raise UserError(f"the folder of {json_path} does not exist: make it first.")
-    folder = Path("build/bench")
+    folder = ROOT / "build" / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     tflites = {}
     for name, spec in chosen.items():

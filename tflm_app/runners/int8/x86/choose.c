@@ -19,7 +19,7 @@ enum { BLOCK_BYTES = 4 << 20 };
 #define AVX512_OPS                                                                                                     \
     [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_vnni, true, depthwise_conv_2d_vnni_scratch},                         \
     [PLAN_ADD] = {add_avx512, true, NULL}, [PLAN_MEAN] = {mean_avx512, true, mean_scratch},                            \
-    [PLAN_MAX_POOL_2D] = {max_pool_2d_avx512, true, NULL}
+    [PLAN_MAX_POOL_2D] = {max_pool_2d_avx512, true, max_pool_2d_avx512_scratch}
 
 static const struct kernel_set avx2_kernels = {
     .name = "int8 avx2",

@@ -153,6 +153,7 @@ kernel conv_2d_amx, conv_2d_vnni, conv_2d_avx2, fully_connected_amx, fully_conne
 size_t product_amx_scratch(const struct plan *plan, const struct plan_op *op);
 size_t product_vnni_scratch(const struct plan *plan, const struct plan_op *op);
 size_t product_avx2_scratch(const struct plan *plan, const struct plan_op *op);
+size_t max_pool_2d_avx512_scratch(const struct plan *plan, const struct plan_op *op);
 size_t depthwise_conv_2d_vnni_scratch(const struct plan *plan, const struct plan_op *op);
 
 #endif

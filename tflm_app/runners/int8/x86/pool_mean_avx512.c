@@ -8,18 +8,31 @@ static inline __mmask64 first_bytes(uint32_t count)
     return count >= 64 ? ~0ull : (1ull << count) - 1;
 }
 
+size_t max_pool_2d_avx512_scratch(const struct plan *plan, const struct plan_op *op)
+{
+    return (size_t)tensor_in(plan, op)->w * tensor_in(plan, op)->c + 64;
+}
+
+/* First down the columns, whole rows at a time, then along the row. */
 void max_pool_2d_avx512(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     const struct plan_window *w = &((const struct plan_pool *)op)->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     const int8_t *input = activation(memory, in);
-    int8_t *output = activation(memory, out);
+    int8_t *output = activation(memory, out), *highest = memory.scratch;
+    size_t row_bytes = (size_t)in->w * in->c;
     __m512i min = _mm512_set1_epi8((char)op->min), max = _mm512_set1_epi8((char)op->max);
     for (uint32_t row = 0; row < memory.samples * out->h; row++) {
-        const int8_t *image = input + (size_t)(row / out->h) * plan_elements(in);
         int32_t top = (int32_t)(row % out->h * w->stride_h) - (int32_t)w->pad_top, bottom = top + (int32_t)w->kernel_h;
         top = top < 0 ? 0 : top;
         bottom = bottom > (int32_t)in->h ? (int32_t)in->h : bottom;
+        const int8_t *first = input + (size_t)(row / out->h) * plan_elements(in) + (size_t)top * row_bytes;
+        for (size_t i = 0; i < row_bytes; i += 64) { /* may read 63 bytes behind the rows */
+            __m512i best = min;
+            for (int32_t y = 0; y < bottom - top; y++)
+                best = _mm512_max_epi8(best, _mm512_loadu_si512(first + (size_t)y * row_bytes + i));
+            _mm512_store_si512(highest + i, best);
+        }
         for (uint32_t x = 0; x < out->w; x++, output += out->c) {
             int32_t left = (int32_t)(x * w->stride_w) - (int32_t)w->pad_left, right = left + (int32_t)w->kernel_w;
             left = left < 0 ? 0 : left;
@@ -27,10 +40,8 @@ void max_pool_2d_avx512(const struct plan *plan, const struct plan_op *op, struc
             for (uint32_t c = 0; c < out->c; c += 64) {
                 __mmask64 valid = first_bytes(out->c - c);
                 __m512i best = min;
-                for (int32_t y = top; y < bottom; y++)
-                    for (int32_t i = left; i < right; i++)
-                        best = _mm512_max_epi8(
-                            best, _mm512_maskz_loadu_epi8(valid, image + ((size_t)y * in->w + (size_t)i) * in->c + c));
+                for (int32_t i = left; i < right; i++)
+                    best = _mm512_max_epi8(best, _mm512_maskz_loadu_epi8(valid, highest + (size_t)i * in->c + c));
                 _mm512_mask_storeu_epi8(output + c, valid, _mm512_min_epi8(best, max));
             }
         }
