@@ -77,7 +77,7 @@ struct Worker {
 constexpr size_t kHead = align_up(sizeof(Worker));
 
 /* A worker with its tensors allocated, or NULL: then the memory is too small, or TFLM cannot run the model at all. */
-Worker *start(const struct image *image, uint8_t *work, size_t size, unsigned workers)
+Worker *start(const struct image *image, uint8_t *work, size_t size)
 {
     if (size <= kHead)
         return nullptr;
