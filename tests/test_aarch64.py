@@ -18,9 +18,7 @@ COMPILER, EMULATOR, LIBRARIES = "aarch64-linux-gnu-gcc", "qemu-aarch64", "/usr/a
 PACKAGES = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"
 
 
-@pytest.mark.skipif(
-    not (shutil.which(COMPILER) and shutil.which(EMULATOR)), reason=f"needs apt-get install {PACKAGES}"
-)
+@pytest.mark.skipif(not (shutil.which(COMPILER) and shutil.which(EMULATOR)), reason=f"needs apt-get install {PACKAGES}")
 def test_training_on_aarch64_is_the_same(tmp_path):
     options = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_C_COMPILER={COMPILER}"]
     for command in (["-S", ROOT / "tflm_app", "-B", tmp_path, "-DBOARD=native", *options], ["--build", tmp_path]):
