@@ -28,8 +28,8 @@ KERNELS = ("portable", "words", "mve")
 TICKS_PER_INSTRUCTION = 1.024  # a 32 MHz counter; -icount shift=5 gives an instruction 32 ns
 KINDS = (
     "", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "MEAN", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD",
-    "SOFTMAX", "QUANTIZE", "RELU6", "TABLE", "BROADCAST_ADD", "SUB", "MUL", "PLACE", "PICK", "TRANSPOSE_CONV", "MINIMUM",
-    "MAXIMUM", "PRELU",
+    "SOFTMAX", "QUANTIZE", "RELU6", "TABLE", "BROADCAST_ADD", "SUB", "MUL", "PLACE", "PICK", "TRANSPOSE_CONV",
+    "MINIMUM", "MAXIMUM", "PRELU",
 )  # fmt: skip
 
 
