@@ -6,5 +6,6 @@
 #define BOARD_MAX_PAYLOAD (64 * 1024)
 #define BOARD_MAX_BATCH   1024
 #define BOARD_MAX_WORKERS 64
+#define BOARD_CRC_TABLES  /* 8 KiB */
 
 #endif

@@ -2,7 +2,7 @@
 #include "zo/philox.h"
 #include "zo/weights.h"
 
-enum { RUN = 32 }; /* weights that share one word of signs */
+enum { RUN = 128, WORD = 32 }; /* weights whose signs are one Philox block, one word */
 
 /* a[i] = sum over directions of c_j * z_j for the weights index .. index + RUN - 1 (index a multiple of RUN). */
 static void weighted_signs(const struct zo_update *update, uint32_t index, int32_t a[RUN])
@@ -11,11 +11,11 @@ static void weighted_signs(const struct zo_update *update, uint32_t index, int32
         a[i] = 0;
     for (uint32_t j = 0; j < update->directions; j++) {
         uint32_t words[4];
-        philox4x32(update->seeds[j], index / 128, PHILOX_SIGNS, words);
-        uint32_t bits = words[index / RUN % 4];
+        philox4x32(update->seeds[j], index / RUN, PHILOX_SIGNS, words);
         int32_t c = update->coefficients[j];
-        for (int i = 0; i < RUN; i++)
-            a[i] += (int32_t)(bits >> i & 1) * 2 * c - c;
+        for (int w = 0; w < 4; w++)
+            for (int i = 0; i < WORD; i++)
+                a[w * WORD + i] += (int32_t)(words[w] >> i & 1) * 2 * c - c;
     }
 }
 
