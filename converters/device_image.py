@@ -126,7 +126,8 @@ def loss_table(scale: float) -> LossTable:
     """Design contract "Loss": 24-bit exponentials of the output scale. Raises UserError for a scale of 16 or more."""
     if not 0 < scale < 16:
         raise UserError(f"the model's output scale is {scale:g}; the integer loss needs one between 0 and 16.")
-    exp = np.rint(np.exp(-np.arange(256, dtype=np.float64) * scale) * (1 << 24)).astype(np.uint32)
+    # math.exp, not numpy's, whose last bit depends on the machine's vector instructions
+    exp = np.array([round((1 << 24) * math.exp(-k * float(scale))) for k in range(256)], np.uint32)
     return LossTable(exp, round(scale * (1 << 24)))
 
 

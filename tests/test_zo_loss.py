@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from converters.device_image import loss_table
 from pipeline.zo import loss
 
 
@@ -59,3 +60,12 @@ def test_correct_takes_the_lowest_index_of_a_tie():
     logits = np.array([[3, 3, 1], [1, 3, 3], [0, 0, 0]], np.int8)
     assert loss.count_correct(logits, np.array([0, 1, 0])) == 3
     assert loss.count_correct(logits, np.array([1, 2, 1])) == 0
+
+
+@given(st.floats(1e-4, 15.99))
+def test_the_image_has_the_same_table(scale):
+    """Two places, since converters import nothing of the pipeline and zo nothing at all."""
+    exp, scale_q24 = loss.make_table(scale)
+    table = loss_table(scale)
+    np.testing.assert_array_equal(table.exp, exp)
+    assert table.scale_q24 == scale_q24
