@@ -13,7 +13,15 @@ static int32_t dot(const int8_t *restrict weights, const int8_t *restrict in, ui
     return sum;
 }
 
-void fully_connected(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+void dot_filters(const int8_t *weights, const int8_t *in, uint32_t depth, int32_t zero_point, uint32_t channels,
+                 int32_t *acc)
+{
+    for (uint32_t c = 0; c < channels; c++)
+        acc[c] += dot(weights + c * depth, in, depth, zero_point);
+}
+
+void fully_connected_by(filters *add_products, const struct plan *plan, const struct plan_op *op,
+                        struct kernel_memory memory)
 {
     const struct plan_fully_connected *fc = (const struct plan_fully_connected *)op;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
@@ -24,8 +32,12 @@ void fully_connected(const struct plan *plan, const struct plan_op *op, struct k
     int32_t *acc = memory.scratch;
     for (uint32_t row = 0; row < rows; row++, input += depth, output += out->c) {
         load_bias(plan, &fc->filter, out->c, acc);
-        for (uint32_t c = 0; c < out->c; c++)
-            acc[c] += dot(weights + c * depth, input, depth, in->zero_point);
+        add_products(weights, input, depth, in->zero_point, out->c, acc);
         requantize_channels(plan, op, &fc->filter, acc, out->c, output);
     }
+}
+
+void fully_connected(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+{
+    fully_connected_by(dot_filters, plan, op, memory);
 }

@@ -51,6 +51,16 @@ const struct kernel_set *kernel_set_choose(void);
 kernel conv_2d, depthwise_conv_2d, fully_connected, add, mean, max_pool_2d, average_pool_2d, pad, softmax, quantize,
     relu6, table, broadcast_add, sub, mul, place, pick, transpose_conv, minimum, maximum, prelu;
 
+/* acc[c] += filter c . (in - zero point), for a number of channels. */
+typedef void filters(const int8_t *weights, const int8_t *in, uint32_t depth, int32_t zero_point, uint32_t channels,
+                     int32_t *acc);
+
+filters dot_filters;
+
+/* FULLY_CONNECTED with these dot products. */
+void fully_connected_by(filters *add_products, const struct plan *plan, const struct plan_op *op,
+                        struct kernel_memory memory);
+
 /* Scratch bytes of the kernels that need any. */
 size_t conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 size_t depthwise_conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
@@ -61,11 +71,26 @@ size_t average_pool_2d_scratch(const struct plan *plan, const struct plan_op *op
 
 /* What every set runs in plain C: ops that take little time. One sample at a time. */
 #define PLAIN_OPS                                                                                                      \
+    [PLAN_PAD] = {pad, false, NULL}, [PLAN_SOFTMAX] = {softmax, false, NULL},                                          \
+    [PLAN_QUANTIZE] = {quantize, false, NULL}, [PLAN_RELU6] = {relu6, false, NULL},                                    \
     [PLAN_TABLE] = {table, false, NULL}, [PLAN_BROADCAST_ADD] = {broadcast_add, false, NULL},                          \
     [PLAN_SUB] = {sub, false, NULL}, [PLAN_MUL] = {mul, false, NULL}, [PLAN_PLACE] = {place, false, NULL},             \
     [PLAN_PICK] = {pick, false, NULL}, [PLAN_TRANSPOSE_CONV] = {transpose_conv, false, transpose_conv_scratch},        \
     [PLAN_MINIMUM] = {minimum, false, NULL}, [PLAN_MAXIMUM] = {maximum, false, NULL},                                  \
     [PLAN_PRELU] = {prelu, false, NULL}
+
+/* The part of a pool's window that lies inside the input, along one axis. */
+struct span {
+    uint32_t start, count;
+};
+
+static inline struct span clip(uint32_t at, uint32_t stride, uint32_t pad, uint32_t kernel, uint32_t size)
+{
+    int32_t first = (int32_t)(at * stride) - (int32_t)pad, end = first + (int32_t)kernel;
+    first = first < 0 ? 0 : first;
+    end = end > (int32_t)size ? (int32_t)size : end;
+    return (struct span){(uint32_t)first, (uint32_t)(end - first)};
+}
 
 /* The first byte of a tensor: of this sample, which is that of the block where sample is 0. */
 static inline int8_t *activation(struct kernel_memory memory, const struct plan_tensor *t)

@@ -4,19 +4,6 @@
 #include "runners/int8/kernels.h"
 #include "runners/int8/requantize.h"
 
-/* The part of a window that lies inside the input, along one axis. */
-struct span {
-    uint32_t start, count;
-};
-
-static struct span clip(uint32_t at, uint32_t stride, uint32_t pad, uint32_t kernel, uint32_t size)
-{
-    int32_t first = (int32_t)(at * stride) - (int32_t)pad, end = first + (int32_t)kernel;
-    first = first < 0 ? 0 : first;
-    end = end > (int32_t)size ? (int32_t)size : end;
-    return (struct span){(uint32_t)first, (uint32_t)(end - first)};
-}
-
 /* out[c] = the largest of in[y][x][c]. */
 static void largest(const int8_t *restrict in, struct span rows, size_t row_stride, struct span columns,
                     uint32_t channels, int8_t *restrict out)

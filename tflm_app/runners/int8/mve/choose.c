@@ -12,10 +12,6 @@ static const struct kernel_set mve_kernels = {
             [PLAN_MEAN] = {mve_mean, false, mve_mean_scratch},
             [PLAN_MAX_POOL_2D] = {mve_max_pool_2d, false, NULL},
             [PLAN_AVERAGE_POOL_2D] = {mve_average_pool_2d, false, average_pool_2d_scratch},
-            [PLAN_PAD] = {pad, false, NULL},
-            [PLAN_SOFTMAX] = {softmax, false, NULL},
-            [PLAN_QUANTIZE] = {quantize, false, NULL},
-            [PLAN_RELU6] = {relu6, false, NULL},
             PLAIN_OPS,
         },
 };

@@ -1,19 +1,6 @@
 /* MAX_POOL_2D, 16 channels at a time, and AVERAGE_POOL_2D, four at a time. */
 #include "runners/int8/mve/mve.h"
 
-struct span {
-    uint32_t start, count;
-};
-
-/* The part of a window that lies inside the input, along one axis. */
-static struct span clip(uint32_t at, uint32_t stride, uint32_t pad, uint32_t kernel, uint32_t size)
-{
-    int32_t first = (int32_t)(at * stride) - (int32_t)pad, end = first + (int32_t)kernel;
-    first = first < 0 ? 0 : first;
-    end = end > (int32_t)size ? (int32_t)size : end;
-    return (struct span){(uint32_t)first, (uint32_t)(end - first)};
-}
-
 /* A window of one output pixel, and where its channels go. */
 struct area {
     const int8_t *from;

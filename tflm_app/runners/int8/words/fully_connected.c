@@ -32,36 +32,16 @@ static void dot_products(const int8_t *weights, const int8_t *in, uint32_t depth
     acc[3] += s3;
 }
 
-static int32_t dot(const int8_t *weights, const int8_t *in, uint32_t depth, int32_t zero_point)
-{
-    int32_t sum = 0;
-    for (uint32_t i = 0; i < depth; i++)
-        sum += (in[i] - zero_point) * weights[i];
-    return sum;
-}
-
 void words_filters(const int8_t *weights, const int8_t *in, uint32_t depth, int32_t zero_point, uint32_t channels,
                    int32_t *acc)
 {
     uint32_t c = 0;
     for (; c + FILTERS <= channels; c += FILTERS)
         dot_products(weights + c * depth, in, depth, zero_point, acc + c);
-    for (; c < channels; c++)
-        acc[c] += dot(weights + c * depth, in, depth, zero_point);
+    dot_filters(weights + c * depth, in, depth, zero_point, channels - c, acc + c);
 }
 
 void words_fully_connected(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
-    const struct plan_fully_connected *fc = (const struct plan_fully_connected *)op;
-    const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    uint32_t rows = plan_elements(out) / out->c, depth = plan_elements(in) / rows;
-    const int8_t *input = activation(memory, in);
-    const int8_t *weights = (const int8_t *)plan->model + fc->filter.weights;
-    int8_t *output = activation(memory, out);
-    int32_t *acc = memory.scratch;
-    for (uint32_t row = 0; row < rows; row++, input += depth, output += out->c) {
-        load_bias(plan, &fc->filter, out->c, acc);
-        words_filters(weights, input, depth, in->zero_point, out->c, acc);
-        requantize_channels(plan, op, &fc->filter, acc, out->c, output);
-    }
+    fully_connected_by(words_filters, plan, op, memory);
 }

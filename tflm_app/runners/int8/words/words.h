@@ -11,9 +11,7 @@ kernel words_conv_2d, words_fully_connected;
 
 size_t words_conv_2d_scratch(const struct plan *plan, const struct plan_op *op);
 
-/* acc[c] += filter c . (in - zero point), for one pixel. */
-void words_filters(const int8_t *weights, const int8_t *in, uint32_t depth, int32_t zero_point, uint32_t channels,
-                   int32_t *acc);
+filters words_filters;
 
 /* Four int8 in one register, the first in the lowest byte. */
 static inline uint32_t load_word(const int8_t *from)

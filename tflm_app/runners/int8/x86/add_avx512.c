@@ -59,8 +59,7 @@ void add_avx512(const struct plan *plan, const struct plan_op *op, struct kernel
 {
     const struct plan_add *p = (const struct plan_add *)op;
     if (!scale_fits(p->in0) || !scale_fits(p->in1) || !scale_fits(p->out)) {
-        for (memory.sample = 0; memory.sample < memory.samples; memory.sample++)
-            add(plan, op, memory);
+        each_sample(add, plan, op, memory);
         return;
     }
     struct operand x = operand(activation(memory, tensor_in(plan, op)), tensor_in(plan, op), p->in0);

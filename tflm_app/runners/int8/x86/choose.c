@@ -11,11 +11,6 @@
 
 enum { BLOCK_BYTES = 4 << 20 };
 
-#define PORTABLE_OPS                                                                                                   \
-    [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch}, [PLAN_PAD] = {pad, false, NULL},       \
-    [PLAN_SOFTMAX] = {softmax, false, NULL}, [PLAN_QUANTIZE] = {quantize, false, NULL},                                \
-    [PLAN_RELU6] = {relu6, false, NULL}, PLAIN_OPS
-
 #define AVX512_OPS                                                                                                     \
     [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_vnni, true, depthwise_conv_2d_vnni_scratch},                         \
     [PLAN_ADD] = {add_avx512, true, NULL}, [PLAN_MEAN] = {mean_avx512, true, mean_scratch},                            \
@@ -25,13 +20,14 @@ static const struct kernel_set avx2_kernels = {
     .name = "int8 avx2",
     .ops =
         {
-            [PLAN_CONV_2D] = {conv_2d_avx2, true, product_avx2_scratch},
-            [PLAN_FULLY_CONNECTED] = {fully_connected_avx2, true, product_avx2_scratch},
-            [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d_copied, true, depthwise_conv_2d_scratch},
+            [PLAN_CONV_2D] = {product_avx2, true, product_avx2_scratch},
+            [PLAN_FULLY_CONNECTED] = {product_avx2, true, product_avx2_scratch},
+            [PLAN_DEPTHWISE_CONV_2D] = {depthwise_conv_2d, false, depthwise_conv_2d_scratch},
             [PLAN_ADD] = {add, false, NULL},
             [PLAN_MEAN] = {mean, false, mean_scratch},
             [PLAN_MAX_POOL_2D] = {max_pool_2d, false, NULL},
-            PORTABLE_OPS,
+            [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch},
+            PLAIN_OPS,
         },
     .block_bytes = BLOCK_BYTES,
     .packed_bytes = packed_bytes_avx2,
@@ -42,10 +38,11 @@ static const struct kernel_set vnni_kernels = {
     .name = "int8 vnni",
     .ops =
         {
-            [PLAN_CONV_2D] = {conv_2d_vnni, true, product_vnni_scratch},
-            [PLAN_FULLY_CONNECTED] = {fully_connected_vnni, true, product_vnni_scratch},
+            [PLAN_CONV_2D] = {product_vnni, true, product_vnni_scratch},
+            [PLAN_FULLY_CONNECTED] = {product_vnni, true, product_vnni_scratch},
             AVX512_OPS,
-            PORTABLE_OPS,
+            [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch},
+            PLAIN_OPS,
         },
     .block_bytes = BLOCK_BYTES,
     .packed_bytes = packed_bytes_vnni,
@@ -56,10 +53,11 @@ static const struct kernel_set amx_kernels = {
     .name = "int8 amx",
     .ops =
         {
-            [PLAN_CONV_2D] = {conv_2d_amx, true, product_amx_scratch},
-            [PLAN_FULLY_CONNECTED] = {fully_connected_amx, true, product_amx_scratch},
+            [PLAN_CONV_2D] = {product_amx, true, product_amx_scratch},
+            [PLAN_FULLY_CONNECTED] = {product_amx, true, product_amx_scratch},
             AVX512_OPS,
-            PORTABLE_OPS,
+            [PLAN_AVERAGE_POOL_2D] = {average_pool_2d, false, average_pool_2d_scratch},
+            PLAIN_OPS,
         },
     .block_bytes = BLOCK_BYTES,
     .packed_bytes = packed_bytes_amx,

@@ -106,7 +106,7 @@ void depthwise_conv_2d_vnni(const struct plan *plan, const struct plan_op *op, s
     const struct plan_window *w = &conv->window;
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
     if (depthwise_is_plain(plan, op)) {
-        depthwise_conv_2d_copied(plan, op, memory);
+        each_sample(depthwise_conv_2d, plan, op, memory);
         return;
     }
     struct depthwise_shape shape = depthwise_shape(plan, op);
@@ -131,7 +131,7 @@ void depthwise_conv_2d_vnni(const struct plan *plan, const struct plan_op *op, s
                     _Alignas(64) int32_t acc[LANES];
                     _mm512_store_si512(acc, window_sum(at + x * steps.pixel, steps, w->kernel_w, shape.row_groups,
                                                        weights, _mm512_load_si512(constants->start)));
-                    requantize_general(plan, op, &conv->filter, acc, channel, channels, to + x * out->c + channel);
+                    requantize_general(plan, op, acc, channel, channels, to + x * out->c + channel);
                 }
             } else if (w->kernel_w == 3 && shape.row_groups == 1) {
                 output_row(at, steps, 3, 1, weights, constants, &range, out->w, valid, to + channel, out->c);

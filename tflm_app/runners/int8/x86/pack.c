@@ -1,6 +1,7 @@
-/* Packing: what does not depend on the instruction set, and the AVX2 set's packing in plain C. */
+/* What does not depend on the instruction set, and the AVX2 set's packing in plain C. */
 #include <string.h>
 
+#include "runners/int8/requantize.h"
 #include "runners/int8/x86/packed.h"
 #include "zo/philox.h"
 
@@ -122,9 +123,19 @@ void pack_avx2(const struct image *image, const struct plan_op *op, const struct
     }
 }
 
-/* The portable kernel on the copy, sample by sample. */
-void depthwise_conv_2d_copied(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+void each_sample(kernel *run, const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     for (memory.sample = 0; memory.sample < memory.samples; memory.sample++)
-        depthwise_conv_2d(plan, op, memory);
+        run(plan, op, memory);
+}
+
+void requantize_general(const struct plan *plan, const struct plan_op *op, const int32_t *acc, uint32_t first,
+                        uint32_t channels, int8_t *out)
+{
+    const int32_t *multipliers = plan->pool + filter_of(op)->scales, *shifts = multipliers + tensor_out(plan, op)->c;
+    int32_t zero_point = tensor_out(plan, op)->zero_point;
+    for (uint32_t i = 0; i < channels; i++) {
+        int32_t sum = (int32_t)((uint32_t)acc[i] - BIAS);
+        out[i] = clamp_int8(rescale(sum, multipliers[first + i], shifts[first + i]) + zero_point, op->min, op->max);
+    }
 }

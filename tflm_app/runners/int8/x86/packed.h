@@ -147,8 +147,15 @@ void pack_avx2(const struct image *image, const struct plan_op *op, const struct
 void pack_vnni(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed);
 void pack_amx(const struct image *image, const struct plan_op *op, const struct packing *packing, uint8_t *packed);
 
-kernel conv_2d_amx, conv_2d_vnni, conv_2d_avx2, fully_connected_amx, fully_connected_vnni, fully_connected_avx2,
-    depthwise_conv_2d_copied, depthwise_conv_2d_vnni, add_avx512, max_pool_2d_avx512, mean_avx512;
+/* The products are of CONV_2D and FULLY_CONNECTED. */
+kernel product_amx, product_vnni, product_avx2, depthwise_conv_2d_vnni, add_avx512, max_pool_2d_avx512, mean_avx512;
+
+/* A block with a kernel of single samples: for what the fast ones leave to the portable set. */
+void each_sample(kernel *run, const struct plan *plan, const struct plan_op *op, struct kernel_memory memory);
+
+/* Of channels whose scales or sums are not for the formula of struct channel_constants; acc has the BIAS too. */
+void requantize_general(const struct plan *plan, const struct plan_op *op, const int32_t *acc, uint32_t first,
+                        uint32_t channels, int8_t *out);
 
 size_t product_amx_scratch(const struct plan *plan, const struct plan_op *op);
 size_t product_vnni_scratch(const struct plan *plan, const struct plan_op *op);

@@ -23,25 +23,22 @@ void max_pool_2d_avx512(const struct plan *plan, const struct plan_op *op, struc
     size_t row_bytes = (size_t)in->w * in->c;
     __m512i min = _mm512_set1_epi8((char)op->min), max = _mm512_set1_epi8((char)op->max);
     for (uint32_t row = 0; row < memory.samples * out->h; row++) {
-        int32_t top = (int32_t)(row % out->h * w->stride_h) - (int32_t)w->pad_top, bottom = top + (int32_t)w->kernel_h;
-        top = top < 0 ? 0 : top;
-        bottom = bottom > (int32_t)in->h ? (int32_t)in->h : bottom;
-        const int8_t *first = input + (size_t)(row / out->h) * plan_elements(in) + (size_t)top * row_bytes;
+        struct span rows = clip(row % out->h, w->stride_h, w->pad_top, w->kernel_h, in->h);
+        const int8_t *first = input + (size_t)(row / out->h) * plan_elements(in) + rows.start * row_bytes;
         for (size_t i = 0; i < row_bytes; i += 64) { /* may read 63 bytes behind the rows */
             __m512i best = min;
-            for (int32_t y = 0; y < bottom - top; y++)
-                best = _mm512_max_epi8(best, _mm512_loadu_si512(first + (size_t)y * row_bytes + i));
+            for (uint32_t y = 0; y < rows.count; y++)
+                best = _mm512_max_epi8(best, _mm512_loadu_si512(first + y * row_bytes + i));
             _mm512_store_si512(highest + i, best);
         }
         for (uint32_t x = 0; x < out->w; x++, output += out->c) {
-            int32_t left = (int32_t)(x * w->stride_w) - (int32_t)w->pad_left, right = left + (int32_t)w->kernel_w;
-            left = left < 0 ? 0 : left;
-            right = right > (int32_t)in->w ? (int32_t)in->w : right;
+            struct span columns = clip(x, w->stride_w, w->pad_left, w->kernel_w, in->w);
+            const int8_t *leftmost = highest + (size_t)columns.start * in->c;
             for (uint32_t c = 0; c < out->c; c += 64) {
                 __mmask64 valid = first_bytes(out->c - c);
                 __m512i best = min;
-                for (int32_t i = left; i < right; i++)
-                    best = _mm512_max_epi8(best, _mm512_maskz_loadu_epi8(valid, highest + (size_t)i * in->c + c));
+                for (uint32_t i = 0; i < columns.count; i++)
+                    best = _mm512_max_epi8(best, _mm512_maskz_loadu_epi8(valid, leftmost + (size_t)i * in->c + c));
                 _mm512_mask_storeu_epi8(output + c, valid, _mm512_min_epi8(best, max));
             }
         }
@@ -56,8 +53,7 @@ void mean_avx512(const struct plan *plan, const struct plan_op *op, struct kerne
     int left = scale.shift > 0 && scale.shift < 8 ? scale.shift : 0; /* as means of one pixel have */
     scale.shift -= left;
     if (p->axes != 3 || !scale_fits(scale) || p->count > 1u << 22) {
-        for (memory.sample = 0; memory.sample < memory.samples; memory.sample++)
-            mean(plan, op, memory);
+        each_sample(mean, plan, op, memory);
         return;
     }
     struct rescale_lanes lanes = rescale_all(scale, out->zero_point);

@@ -29,7 +29,6 @@ static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pi
 struct product {
     const struct plan *plan;
     const struct plan_op *op;
-    const struct plan_filter *filter;
     struct product_shape shape;
     const uint8_t *packed;
     int32_t *acc;
@@ -49,7 +48,7 @@ static void finish(const struct product *p, const struct pending *done)
         uint32_t channels = p->shape.channels - channel < LANES ? p->shape.channels - channel : LANES;
         const uint8_t *panel = p->packed + (done->panel + i) * panel_bytes(p->shape);
         for (uint32_t t = 0; t < done->count; t++)
-            requantize_rows(p->plan, p->op, p->filter, (const struct channel_constants *)panel,
+            requantize_rows(p->plan, p->op, (const struct channel_constants *)panel,
                             done->acc + (2 * i + t) * TILE * LANES, done->tiles[t].rows, channel, channels,
                             done->tiles[t].out + channel, p->shape.channels);
     }
@@ -217,13 +216,13 @@ static void convolve(const struct product *p, const struct plan_window *w, const
     }
 }
 
-static void product(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
-                    const struct plan_window *w, struct kernel_memory memory)
+static void product(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     const struct plan_tensor *in = tensor_in(plan, op), *out = tensor_out(plan, op);
-    struct product p = {plan, op, filter, product_shape(plan, op, READING), memory.packed, memory.scratch};
+    struct product p = {plan, op, product_shape(plan, op, READING), memory.packed, memory.scratch};
     uint8_t *scratch = (uint8_t *)memory.scratch + ACC_BYTES;
-    if (!w || is_pixel(w, in, out))
+    const struct plan_window *w = &((const struct plan_conv *)op)->window; /* of a convolution */
+    if (op->kind == PLAN_FULLY_CONNECTED || is_pixel(w, in, out))
         multiply_vectors(&p, (const uint8_t *)activation(memory, in), memory.samples * (plan_elements(out) / out->c),
                          scratch, activation(memory, out));
     else

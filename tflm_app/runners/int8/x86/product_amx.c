@@ -4,11 +4,11 @@
 #include "runners/int8/x86/requantize_avx512.h"
 
 /* Tiles start from zero: to load start values into them takes longer than to add these in the end. */
-static inline void requantize_rows(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
+static inline void requantize_rows(const struct plan *plan, const struct plan_op *op,
                                    const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
                                    uint32_t first, uint32_t channels, int8_t *out, size_t stride)
 {
-    requantize_panel(plan, op, filter, constants, acc, rows, first, channels, out, stride, true);
+    requantize_panel(plan, op, constants, acc, rows, first, channels, out, stride, true);
 }
 
 #define FLIP    0
@@ -135,17 +135,10 @@ static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pi
     settle(acc);
 }
 
-void conv_2d_amx(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
-{
-    const struct plan_conv *conv = (const struct plan_conv *)op;
-    configure_tiles();
-    product(plan, op, &conv->filter, &conv->window, memory);
-}
-
-void fully_connected_amx(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+void product_amx(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
     configure_tiles();
-    product(plan, op, &((const struct plan_fully_connected *)op)->filter, NULL, memory);
+    product(plan, op, memory);
 }
 
 size_t product_amx_scratch(const struct plan *plan, const struct plan_op *op)

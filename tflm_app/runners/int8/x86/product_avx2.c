@@ -1,7 +1,6 @@
 /* CONV_2D and FULLY_CONNECTED with AVX2: products of 16-bit words, since those of bytes saturate. */
 #include <immintrin.h>
 
-#include "runners/int8/requantize.h"
 #include "runners/int8/x86/packed.h"
 
 enum { HALF = LANES / 2, ROWS = 4 };
@@ -19,19 +18,14 @@ static inline __m256i rescale_avx2(__m256i u, const struct channel_constants *c,
     return _mm256_srav_epi32(_mm256_add_epi32(high, sign), _mm256_load_si256((const __m256i *)(c->shift + first)));
 }
 
-static void requantize_rows(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
+static void requantize_rows(const struct plan *plan, const struct plan_op *op,
                             const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
                             uint32_t first, uint32_t channels, int8_t *out, size_t stride)
 {
-    const int32_t *multipliers = plan->pool + filter->scales, *shifts = multipliers + tensor_out(plan, op)->c;
-    int32_t zero_point = tensor_out(plan, op)->zero_point;
     __m128i min = _mm_set1_epi8((char)op->min), max = _mm_set1_epi8((char)op->max);
     for (uint32_t r = 0; r < rows; r++, acc += LANES, out += stride) {
         if (constants->general) {
-            for (uint32_t i = 0; i < channels; i++)
-                out[i] = clamp_int8(
-                    rescale((int32_t)((uint32_t)acc[i] - BIAS), multipliers[first + i], shifts[first + i]) + zero_point,
-                    op->min, op->max);
+            requantize_general(plan, op, acc, first, channels, out);
             continue;
         }
         __m256i low = rescale_avx2(_mm256_load_si256((const __m256i *)acc), constants, 0);
@@ -107,14 +101,9 @@ static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pi
                               acc + ((2 * p + t) * TILE + r) * LANES);
 }
 
-void conv_2d_avx2(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+void product_avx2(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
-    product(plan, op, filter_of(op), &((const struct plan_conv *)op)->window, memory);
-}
-
-void fully_connected_avx2(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
-{
-    product(plan, op, filter_of(op), NULL, memory);
+    product(plan, op, memory);
 }
 
 size_t product_avx2_scratch(const struct plan *plan, const struct plan_op *op)

@@ -3,11 +3,11 @@
 
 #include "runners/int8/x86/requantize_avx512.h"
 
-static inline void requantize_rows(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
+static inline void requantize_rows(const struct plan *plan, const struct plan_op *op,
                                    const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
                                    uint32_t first, uint32_t channels, int8_t *out, size_t stride)
 {
-    requantize_panel(plan, op, filter, constants, acc, rows, first, channels, out, stride, false);
+    requantize_panel(plan, op, constants, acc, rows, first, channels, out, stride, false);
 }
 
 #define FLIP    0x80
@@ -69,15 +69,9 @@ static void multiply_tiles(const struct tile tiles[4], uint32_t count, struct pi
         }
 }
 
-void conv_2d_vnni(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
+void product_vnni(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
 {
-    const struct plan_conv *conv = (const struct plan_conv *)op;
-    product(plan, op, &conv->filter, &conv->window, memory);
-}
-
-void fully_connected_vnni(const struct plan *plan, const struct plan_op *op, struct kernel_memory memory)
-{
-    product(plan, op, &((const struct plan_fully_connected *)op)->filter, NULL, memory);
+    product(plan, op, memory);
 }
 
 size_t product_vnni_scratch(const struct plan *plan, const struct plan_op *op)

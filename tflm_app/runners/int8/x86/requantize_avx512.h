@@ -4,7 +4,6 @@
 
 #include <immintrin.h>
 
-#include "runners/int8/requantize.h"
 #include "runners/int8/x86/packed.h"
 
 /* struct channel_constants in registers. */
@@ -80,22 +79,9 @@ static inline void store_rows(__m512i bytes, uint32_t rows, __mmask16 valid, int
         _mm_mask_storeu_epi8(out + 3 * stride, valid, _mm512_extracti32x4_epi32(bytes, 3));
 }
 
-/* For channels whose scales or sums are not for rescale_avx512; acc has the BIAS too. */
-static inline void requantize_general(const struct plan *plan, const struct plan_op *op,
-                                      const struct plan_filter *filter, const int32_t *acc, uint32_t first,
-                                      uint32_t channels, int8_t *out)
-{
-    const int32_t *multipliers = plan->pool + filter->scales, *shifts = multipliers + tensor_out(plan, op)->c;
-    int32_t zero_point = tensor_out(plan, op)->zero_point;
-    for (uint32_t i = 0; i < channels; i++)
-        out[i] = clamp_int8(rescale((int32_t)((uint32_t)acc[i] - BIAS), multipliers[first + i], shifts[first + i]) +
-                                zero_point,
-                            op->min, op->max);
-}
-
 /* acc[rows][16] of one panel to out[row * stride]; rows is rounded up to 4 when acc is read. add_start: acc lacks the
  * start values. */
-static inline void requantize_panel(const struct plan *plan, const struct plan_op *op, const struct plan_filter *filter,
+static inline void requantize_panel(const struct plan *plan, const struct plan_op *op,
                                     const struct channel_constants *constants, const int32_t *acc, uint32_t rows,
                                     uint32_t first, uint32_t channels, int8_t *out, size_t stride, bool add_start)
 {
@@ -104,7 +90,7 @@ static inline void requantize_panel(const struct plan *plan, const struct plan_o
         for (uint32_t r = 0; r < rows; r++) {
             int32_t sums[LANES];
             _mm512_storeu_si512(sums, _mm512_add_epi32(_mm512_load_si512(acc + r * LANES), start));
-            requantize_general(plan, op, filter, sums, first, channels, out + r * stride);
+            requantize_general(plan, op, sums, first, channels, out + r * stride);
         }
         return;
     }
