@@ -1,13 +1,10 @@
 /* The int8 peak of one core of this machine: multiply-accumulates a second from registers, nothing else. For
  * `python -m pipeline.bench`, which states shares of it. Prints one line an instruction set: name and GMAC/s. */
-#include <cpuid.h>
 #include <immintrin.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
+
+#include "runners/int8/x86/tiles.h"
 
 enum { ROUNDS = 15, LOOPS = 20000, VECTORS = 12 };
 
@@ -18,19 +15,10 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* 8 products of 16 x 16 x 64, accumulated in 4 tiles. */
+/* Products of 16 x 16 x 64, accumulated in 4 tiles. */
 __attribute__((target("amx-tile,amx-int8"))) static double amx(void)
 {
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t bytes_per_row[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.bytes_per_row[i] = 64;
-        config.rows[i] = 16;
-    }
-    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+    configure_tiles();
     for (int i = 0; i < LOOPS; i++) {
         _tile_dpbssd(0, 4, 6);
         _tile_dpbssd(1, 4, 7);
@@ -73,9 +61,7 @@ static void measure(const char *name, double (*run)(void))
 
 int main(void)
 {
-    unsigned a, b, c, d;
-    bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 1) && (d >> 25 & 1);
-    if (tiles && syscall(SYS_arch_prctl, 0x1023, 18) == 0)
+    if (tiles_permitted())
         measure("amx", amx);
     if (__builtin_cpu_supports("avx512vnni"))
         measure("vnni", vnni);

@@ -1,13 +1,10 @@
 /* Which kernels this machine runs: decided once, at start. ZO_KERNELS=amx|vnni|avx2|portable in the environment asks
  * for less than the best (for tests and comparisons). */
-#define _GNU_SOURCE
-#include <cpuid.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "runners/int8/x86/packed.h"
+#include "runners/int8/x86/tiles.h"
 
 enum { BLOCK_BYTES = 4 << 20 };
 
@@ -70,15 +67,9 @@ static bool have_vnni(void)
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
 
-/* AMX needs the kernel's permission (Documentation/arch/x86/xstate.rst), which holds for all threads. */
 static bool have_amx(void)
 {
-    enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
-    unsigned a, b, c, d;
-    if (!have_vnni() || !__get_cpuid_count(7, 0, &a, &b, &c, &d) ||
-        (d & (AMX_TILE | AMX_INT8)) != (AMX_TILE | AMX_INT8))
-        return false;
-    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+    return have_vnni() && tiles_permitted();
 }
 
 static bool have_avx2(void)

@@ -2,6 +2,7 @@
 #include <immintrin.h>
 
 #include "runners/int8/x86/requantize_avx512.h"
+#include "runners/int8/x86/tiles.h"
 
 /* Tiles start from zero: to load start values into them takes longer than to add these in the end. */
 static inline void requantize_rows(const struct plan *plan, const struct plan_op *op,
@@ -21,22 +22,8 @@ static inline void settle(const void *memory)
     __asm__ volatile("" ::"r"(memory) : "memory");
 }
 
-/* Tiles 0 to 3 accumulate 16 pixels x 16 channels each, 4 to 7 hold inputs and weights: all 16 rows of 64 bytes. */
-static void configure_tiles(void)
-{
-    struct {
-        uint8_t palette, start_row, reserved[14];
-        uint16_t bytes_per_row[16];
-        uint8_t rows[16];
-    } config = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        config.bytes_per_row[i] = 64;
-        config.rows[i] = 16;
-    }
-    __asm__ volatile("ldtilecfg %0" ::"m"(config));
-}
-
-enum { ACC = TILE * LANES };
+/* Tiles 0 to 3 accumulate 16 pixels x 16 channels each, 4 to 7 hold inputs and weights. */
+enum { ACC = TILE * LANES /* of one tile */ };
 
 static inline const uint8_t *weights_of(const uint8_t *panel)
 {
