@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 EXCEPTIONS = {
     2: "the watchdog", 3: "HardFault", 4: "MemManage fault", 5: "BusFault", 6: "UsageFault", 7: "SecureFault",
@@ -21,9 +24,9 @@ CAUSES = {  # bits of CFSR
     3: "memory protection while returning from an exception",
     4: "memory protection while taking an exception",
     5: "memory protection while saving floating-point registers",
-    8: "code fetched from an address where nothing is",
-    9: "access to an address where nothing is",
-    10: "access to an address where nothing is",
+    8: "code fetched from memory that is not there",
+    9: "access to memory that is not there",
+    10: "access to memory that is not there",
     11: "bus error while returning from an exception",
     12: "bus error while taking an exception",
     13: "bus error while saving floating-point registers",
@@ -67,7 +70,7 @@ class Fault:
     def what(self) -> str:
         """ "stack overflow (UsageFault)"."""
         if self.exception is None:
-            return "the core locked up (a fault while it was handling a fault)"
+            return "the core locked up (a fault where none could be taken)"
         if self.exception == 2:
             return "the watchdog ran out (a command made no progress)"
         name = EXCEPTIONS.get(self.exception, f"exception {self.exception}")
@@ -83,7 +86,8 @@ class Fault:
     def describe(self, firmware: Path) -> str:
         """Two sentences and a table of registers; places as function and line, from the firmware's ELF file."""
         pc = self.registers.get("pc", 0)
-        places = _places(firmware, [pc, *(a & ~1 for a in self.callers)])
+        # A return address has bit 0 set and is that of the next instruction; the call, of two or four, stands before.
+        places = _places(firmware, [pc, *(a - 3 for a in self.callers)])
         where = places[0] or f"0x{pc:08x}"
         callers = list(dict.fromkeys(p for p in places[1:] if p))
         called = f" On the stack: {', '.join(callers)}." if callers else ""
@@ -97,9 +101,18 @@ def _places(firmware: Path, addresses: list[int]) -> list[str]:
     tool = shutil.which("arm-none-eabi-addr2line")
     if tool is None or not firmware.exists():
         return [""] * len(addresses)
-    command = [tool, "-e", str(firmware), "-f", "-s", *(hex(a) for a in addresses)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    return [
-        "" if "??" in line else f"{function} ({line.split(' (')[0]})"
-        for function, line in zip(lines[0::2], lines[1::2], strict=True)
-    ]
+    command = [tool, "-e", str(firmware), "-a", "-f", "-i", *(hex(a) for a in addresses)]
+    words = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return [_place(block.splitlines()[1:]) for block in re.split(r"^(?=0x)", words, flags=re.MULTILINE)[1:]]
+
+
+def _place(lines: list[str]) -> str:
+    """lines: function and file:line in turn, of the place itself and of what it is inlined into."""
+    functions, file = lines[0::2], lines[1].partition(" (")[0]
+    if file.startswith("?"):
+        return ""
+    path, _, number = file.rpartition(":")
+    with suppress(ValueError):
+        path = str(Path(path).resolve().relative_to(ROOT))
+    inlined = f", inlined into {functions[-1]}" if len(functions) > 1 else ""
+    return f"{functions[0]} ({path}:{number}{inlined})"
