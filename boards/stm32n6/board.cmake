@@ -10,4 +10,5 @@ add_compile_definitions(BOARD_VARIANT_${VARIANT_NAME} BOARD_BAUD=${BAUD})
 include(${BOARD_DIR}/../cortex_m/firmware.cmake)
 add_firmware(zo_board ${BOARD_DIR}/stm32n6.ld ${APP_SOURCES} ${CORTEX_M_SOURCES}
   ${BOARD_DIR}/board.c ${BOARD_DIR}/port.c ${BOARD_DIR}/uart.c)
+target_link_options(zo_board PRIVATE -Wl,-n) # a debugger loads code and data, no ELF header
 let_faults_be_provoked(zo_board)

@@ -13,18 +13,21 @@ from converters.errors import UserError
 from pipeline.targets.client import Board
 from pipeline.targets.fault import Fault
 from pipeline.targets.link import Link
-from pipeline.targets.transports import ProcessTransport, SocketTransport, words_of_end
+from pipeline.targets.transports import ProcessTransport, SerialTransport, SocketTransport, words_of_end
 
 ROOT = Path(__file__).resolve().parents[2]
-BOARDS = ("native", "qemu_an547")
+BOARDS = ("native", "qemu_an547", "stm32n6")
 NATIVE_MAX_THREADS = 64  # boards/native/board_config.h
+STM32N6_BAUD = 921_600  # boards/stm32n6/board_config.h
 AN547_MEMORY = 1024  # MiB of DDR, boards/qemu_an547/port.c
 LINKS = ("pipe", "uart")  # of the emulated board; the first is the default
 KERNELS = ("words", "mve", "portable")  # of the emulated board: fast in emulation, Helium, plain C
+VARIANTS = ("nucleo", "dk")  # of the STM32N6's boards: NUCLEO-N657X0-Q, STM32N6570-DK
 # What may be said of a board; the twin (pipeline/targets/twin.py) is none, but may stand in its place.
 OPTIONS = {
     "native": {"threads", "memory", "port"},
     "qemu_an547": {"memory", "link", "kernels"},
+    "stm32n6": {"port"},
     "twin": {"threads"},
 }
 
@@ -51,14 +54,31 @@ def build_an547(target: str, kernels: str, *options: str) -> Path:
 
     options: more definitions for CMake ("-DPROVOKE=ON"), which make it another build.
     """
+    names = ("qemu_an547", kernels, *(o[2:].partition("=")[0].lower() for o in options))
+    return _build_firmware("qemu_an547", target, "-".join(names), f"-DKERNELS={kernels}", *options)
+
+
+@functools.cache
+def build_stm32n6(variant: str = "nucleo", kernels: str = "mve", *, cpu: str = "cortex-m55", provoke: bool = False) -> Path:
+    """Build the firmware of a board with an STM32N6 and return the ELF file.
+
+    variant: one of VARIANTS. cpu: cortex-m33 for an emulator without Helium. provoke: for tests, with faults by command.
+    """
+    names = ["stm32n6", variant, kernels] + [cpu] * (cpu != "cortex-m55") + ["provoke"] * provoke
+    options = (f"-DVARIANT={variant}", f"-DKERNELS={kernels}", f"-DCPU={cpu}", f"-DPROVOKE={'ON' if provoke else 'OFF'}")
+    return _build_firmware("stm32n6", "zo_board", "-".join(names), *options)
+
+
+def _build_firmware(board: str, target: str, folder: str, *options: str) -> Path:
+    """An ELF file in build/FOLDER."""
     if shutil.which("arm-none-eabi-gcc") is None:
         raise UserError(
             "arm-none-eabi-gcc is missing, it builds firmware for the Cortex-M55: "
             "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi."
         )
-    build = ROOT / "build" / "-".join(("qemu_an547", kernels, *(o[2:].partition("=")[0].lower() for o in options)))
-    toolchain = ROOT / "boards" / "qemu_an547" / "toolchain.cmake"
-    _build(build, "qemu_an547", target, f"-DKERNELS={kernels}", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", *options)
+    build = ROOT / "build" / folder
+    toolchain = ROOT / "boards" / board / "toolchain.cmake"
+    _build(build, board, target, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", *options)
     return build / f"{target}.elf"
 
 
@@ -90,12 +110,18 @@ def open_board(
     """Start or connect a board and load the image.
 
     threads: workers of the native board, all cores by default. memory: MiB for image, activations and samples of the
-    native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere.
+    native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere,
+    or the serial port of an STM32N6's board, which runs its firmware already (docs/stm32n6.md).
     link, kernels: one of LINKS and KERNELS, of the emulated board. Raises UserError for an unknown board, a missing
     tool, or a board that refuses the image.
     """
     if name not in BOARDS:
         raise UserError(f"board '{name}' is unknown: choose one of {', '.join(BOARDS)}.")
+    if name == "stm32n6":
+        if port is None:
+            raise UserError("the board stm32n6 needs the serial port of its ST-LINK: --port /dev/ttyACM0, say.")
+        serial = SerialTransport(port, STM32N6_BAUD, ROOT / "build" / "stm32n6-nucleo-mve" / "zo_board.elf")
+        return Board(Link(serial), image, describe_end=serial.describe_end)
     if port is not None:
         return Board(Link(SocketTransport(port)), image)
     if name == "native":

@@ -1,4 +1,4 @@
-"""Byte streams to boards: a child process, or a TCP connection."""
+"""Byte streams to boards: a child process, a TCP connection, or a serial line."""
 
 from __future__ import annotations
 
@@ -8,10 +8,19 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import serial
 
 from converters.errors import UserError
+from pipeline.targets.fault import REPORT_END, REPORT_START, Fault
 from pipeline.targets.link import LinkClosed
+
+TEXT_LIMIT = 1 << 16  # noise without a zero byte is not kept for ever
+REPORT_SECONDS = 2.0  # a fault's report at 115200 baud takes 0.1
 
 
 def words_of_end(code: int, printed: str) -> str:
@@ -127,3 +136,82 @@ class SocketTransport:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class SerialLine:
+    """A board on a serial line, which loses and damages bytes and does not tell when the other side has gone.
+
+    A board that faults says so in the middle of whatever it was sending (boards/cortex_m/fault.c): frames end with a
+    zero byte, of which the report has none. firmware: the ELF file that tells the places of a fault, if it is there.
+    """
+
+    reliable = False
+
+    def __init__(self, firmware: Path):
+        self._firmware = firmware
+        self._text = b""  # what came since the last zero byte
+
+    def receive(self, timeout: float) -> bytes:
+        """What has come, after at most timeout seconds."""
+        raise NotImplementedError
+
+    def read(self, timeout: float) -> bytes:
+        if REPORT_START not in self._text:
+            data = self.receive(timeout)
+            self._text = (self._text + data).rpartition(b"\0")[2][-TEXT_LIMIT:]
+            if REPORT_START not in self._text or b"\0" in data:  # a whole frame before the report is still good
+                return data
+        end = time.monotonic() + REPORT_SECONDS
+        while REPORT_END not in self._text and time.monotonic() < end:
+            self._text += self.receive(0.1)
+        raise LinkClosed
+
+    def describe_end(self) -> str:
+        """What became of the board, in words; "" where it did not say."""
+        fault = Fault.parse(self._text.decode("latin-1"))
+        if fault is None:
+            return ""
+        return (
+            f"the board stopped: {fault.describe(self._firmware)}It has reset itself: "
+            "in development mode load its firmware again (docs/stm32n6.md)."
+        )
+
+
+class SerialTransport(SerialLine):
+    """A serial port of this machine, 8N1 without flow control."""
+
+    def __init__(self, port: str, baud: int, firmware: Path):
+        super().__init__(firmware)
+        try:
+            self._serial = serial.Serial(port, baud, timeout=0, write_timeout=10)
+        except (OSError, ValueError) as e:
+            raise UserError(
+                f"the serial port {port} cannot be opened ({e}): is the board plugged in, is another program using the "
+                "port, may you use it (group dialout)? python -m pipeline.doctor lists the ports."
+            ) from e
+        self._port = port
+        self._serial.reset_input_buffer()
+        self._gone = ""
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._serial.write(data)
+        except OSError as e:
+            self._lose(e)
+
+    def receive(self, timeout: float) -> bytes:
+        try:
+            self._serial.timeout = timeout
+            return self._serial.read(1) + self._serial.read(self._serial.in_waiting)
+        except OSError as e:
+            self._lose(e)
+
+    def _lose(self, e: OSError) -> NoReturn:
+        self._gone = f"the serial port {self._port} is gone ({e}): was the cable pulled?"
+        raise LinkClosed from e
+
+    def close(self) -> None:
+        self._serial.close()
+
+    def describe_end(self) -> str:
+        return super().describe_end() or self._gone
