@@ -8,8 +8,8 @@ from documentation like the firmware itself; that both agree proves the firmware
   is a bus fault here; what the chip does is not documented. Their contents are random when they come up, like those of
   AXISRAM1 and 2 at reset.
 - USART1 reaches the host only with its clock, UE and TE or RE, PE5 or PE6 in mode "alternate function" with AF7, and a
-  rate within 3.5 % of the host's, computed from BRR, PRESC and the kernel clock that CCIPR13 selects. Otherwise bytes are
-  lost, or arrive as a receiver at another rate would sample them. BRR, CR2, PRESC and FIFOEN are fixed while UE is set.
+  rate within 3.5 % of the host's, computed from BRR, PRESC and the kernel clock that CCIPR13 selects. Otherwise bytes
+  are lost, or arrive as a receiver at another rate would sample them. BRR, CR2, PRESC, FIFOEN are fixed with UE set.
 - The chip starts as a boot ROM might leave it: core and buses on a PLL, HSI divided by 2, HSI not selected by anything,
   an interrupt enabled that nobody handles, MPU on, MSP somewhere else. [I: nobody documents that state]
 - The data cache must not be enabled before every line was invalidated [A].
@@ -34,6 +34,8 @@ from pathlib import Path
 from unicorn import UC_ARCH_ARM, UC_MODE_MCLASS, UC_MODE_THUMB, Uc, UcError
 from unicorn import arm_const as arm
 from unicorn import unicorn_const as ucc
+
+from pipeline.targets.transports import SerialLine
 
 HSI, LSI, BOOT_ROM_PLL = 64_000_000, 32_000, 400_000_000
 MAIN_STACK, PROCESS_STACK, HANDLER = 0xFFFFFFF9, 0xFFFFFFFD, 0xFFFFFFF1  # EXC_RETURN
@@ -165,6 +167,7 @@ class Usart(Device):
         self._rcc, self._port, self._host_baud = rcc, port, host_baud
         self.to_board: deque[int] = deque()  # on the line, held back by the host
         self.to_host = bytearray()
+        self.frame_sent = False
         self._fifo: deque[int] = deque()
 
     def _on(self, *bits: int) -> bool:
@@ -203,6 +206,7 @@ class Usart(Device):
                 value = value & ~(1 << 29) | self.values[self.CR1] & 1 << 29
         if offset == self.TDR:
             if self._on(0, 3) and self._port.alternate(5) == 7:
+                self.frame_sent = self.frame_sent or value & 0xFF == 0
                 byte = self._through_line(value & 0xFF, self._baud, self._host_baud)
                 self.to_host += b"" if byte is None else bytes([byte])
         else:
@@ -237,7 +241,7 @@ class Watchdog(Device):
     def write(self, offset, value):
         if offset == self.KR:
             self._open = value == 0x5555
-            if value == 0xCCCC or value == 0xAAAA and self._fed is not None:
+            if value == 0xCCCC or (value == 0xAAAA and self._fed is not None):
                 self._fed = self._machine.now
                 self.feeds += 1
         elif self._open:
@@ -353,7 +357,11 @@ class Machine:
     """
 
     def __init__(
-        self, firmware: Path, *, host_baud: int = 921_600, tamper: Mapping[int, Callable[[int], int | None]] | None = None
+        self,
+        firmware: Path,
+        *,
+        host_baud: int = 921_600,
+        tamper: Mapping[int, Callable[[int], int | None]] | None = None,
     ):
         self.uc = Uc(UC_ARCH_ARM, UC_MODE_THUMB | UC_MODE_MCLASS)
         self.uc.ctl_set_cpu_model(arm.UC_CPU_ARM_CORTEX_M33)
@@ -365,8 +373,12 @@ class Machine:
         self._error: Exception | None = None
         self._access: tuple[int, int, int] | None = None  # kind, address, size of one that failed
         self._event: int | None = None  # Unicorn's number of an exception
-        # Unicorn stops *before* an access that asked for it, and makes it again when it goes on.
-        self._again: list[tuple[int, int, int]] = []  # exception, pc, value read
+        # Exception, address and value of the last access to a register. Unicorn, stopped during one, stands *before* the
+        # instruction and makes the access again when it goes on: it has had its effect and gets the same value then.
+        # (Where a loop of a single access was stopped between two rounds, one round is taken for a repetition, too:
+        # a poll that sees the same once more.)
+        self._last: tuple[int, int, int] | None = None
+        self._again: list[tuple[int, int, int]] = []
         self._random = random.Random(1)
 
         self._mapped: set[int] = set()
@@ -432,33 +444,55 @@ class Machine:
                 return device
         raise ModelError(f"register 0x{address:08x} is not in this model")
 
-    def _repeated(self) -> int | None:
-        """The value of an access that was made already, before an exception."""
-        here = (self.exception, self.uc.reg_read(arm.UC_ARM_REG_PC))
+    def _repeated(self, address: int) -> int | None:
+        """The value of an access that was made already, before the core stopped in it."""
+        here = (self.exception, address)
         return self._again.pop()[2] if self._again and self._again[-1][:2] == here else None
 
-    def _stop_here(self, value: int) -> None:
-        self._again.append((self.exception, self.uc.reg_read(arm.UC_ARM_REG_PC), value))
-        self.uc.emu_stop()
+    def _accessed(self, address: int, value: int) -> None:
+        self._last = (self.exception, address, value)
+        if self._due():
+            self.uc.emu_stop()
+
+    def _target(self) -> int | None:
+        """The address that the load or store of a word at PC goes to [A, chapter C2]; None for other instructions."""
+        first, second = struct.unpack("<HH", self.uc.mem_read(self.uc.reg_read(arm.UC_ARM_REG_PC), 4))
+
+        def register(number: int) -> int:
+            return self.uc.reg_read(arm.UC_ARM_REG_R0 + number) if number < 13 else 0
+
+        if first & 0xF000 == 0x6000:  # base and five bits
+            return register(first >> 3 & 7) + (first >> 6 & 31) * 4
+        if first & 0xF600 == 0x5000:  # base and register
+            return register(first >> 3 & 7) + register(first >> 6 & 7) & 0xFFFFFFFF
+        base = register(first & 15)
+        if first & 0xFFE0 == 0xF8C0:  # base and twelve bits
+            return base + (second & 0xFFF)
+        if first & 0xFFE0 == 0xF840 and not second & 0x800:  # base and shifted register
+            return base + (register(second & 15) << (second >> 4 & 3)) & 0xFFFFFFFF
+        if first & 0xFFE0 == 0xF840:  # eight bits: before or after, up or down
+            offset = second & 0xFF if second & 0x200 else -(second & 0xFF)
+            return base + (offset if second & 0x400 else 0)
+        return None
 
     def _read(self, _uc, offset: int, size: int, page: int) -> int:
-        if (value := self._repeated()) is not None:
+        address = page + offset
+        if (value := self._repeated(address)) is not None:
             return value
         try:
-            device = self._device(page + offset)
+            device = self._device(address)
             if size != 4:
-                raise ModelError(f"a read of {size} bytes at 0x{page + offset:08x}")
-            value = device.read(page + offset - device.base) if device.clocked() else 0
+                raise ModelError(f"a read of {size} bytes at 0x{address:08x}")
+            value = device.read(address - device.base) if device.clocked() else 0
         except ModelError as e:
             self._error = e
             value = 0
-        if self._due():
-            self._stop_here(value)
+        self._accessed(address, value)
         return value
 
     def _write(self, _uc, offset: int, size: int, value: int, page: int) -> None:
         address = page + offset
-        if self._repeated() is not None:
+        if self._repeated(address) is not None:
             return
         try:
             device = self._device(address)
@@ -469,8 +503,7 @@ class Machine:
                 device.write(address - device.base, kept)
         except ModelError as e:
             self._error = e
-        if self._due():
-            self._stop_here(0)
+        self._accessed(address, 0)
 
     def _on_invalid(self, _uc, kind: int, address: int, size: int, _value: int, _data) -> bool:
         self._access = (kind, address, size)
@@ -487,7 +520,7 @@ class Machine:
         return self.uc.reg_read(arm.UC_ARM_REG_XPSR) & 0x1FF
 
     def _due(self) -> bool:
-        return bool(self.ended or self._error) or self._next_interrupt() is not None
+        return bool(self.ended or self._error or self.usart.frame_sent) or self._next_interrupt() is not None
 
     def _next_interrupt(self) -> int | None:
         """All have one priority: none interrupts another, nor a fault's handler."""
@@ -528,7 +561,7 @@ class Machine:
         uc.reg_write(arm.UC_ARM_REG_SP, frame)
         uc.reg_write(arm.UC_ARM_REG_LR, HANDLER if xpsr & 0x1FF else PROCESS_STACK if on_process_stack else MAIN_STACK)
         uc.reg_write(arm.UC_ARM_REG_XPSR, 1 << 24 | number)
-        (vector,) = struct.unpack("<I", uc.mem_read(core.values[Core.VTOR] + 4 * number, 4))
+        (vector,) = struct.unpack("<I", uc.mem_read(core.values.get(Core.VTOR, RAM[2][0]) + 4 * number, 4))
         if not vector & 1:
             raise ModelError(f"exception {number} has no handler")
         uc.reg_write(arm.UC_ARM_REG_PC, vector & ~1)
@@ -589,12 +622,15 @@ class Machine:
         self._clock = time.perf_counter()
         while not self.ended and not until() and time.monotonic() < end:
             self._step()
+            self.usart.frame_sent = False
 
     def _step(self) -> None:
-        self._event = self._access = None
+        self._event = self._access = self._last = None
         try:
             try:
                 self.uc.emu_start(self.uc.reg_read(arm.UC_ARM_REG_PC) | 1, 0xFFFFFFF0, timeout=SLICE)
+                if self._last and self._event is None and self._last[:2] == (self.exception, self._target()):
+                    self._again.append(self._last)
             except UcError as e:
                 if e.errno == ucc.UC_ERR_INSN_INVALID:
                     self._fault(USAGE, 1 << 16)
@@ -617,3 +653,29 @@ class Machine:
                 self._enter(number)
         except LockedUp:
             self.end("lock-up")
+
+
+class ModelLine(SerialLine):
+    """The serial line of a machine, which runs while the host waits for something, but at most patience seconds."""
+
+    def __init__(self, firmware: Path, *, patience: float = 600.0, **options):
+        super().__init__(firmware)
+        self._patience = patience
+        self.machine = Machine(firmware, **options)
+        self.machine.run(self._waits_for_host, 5)
+
+    def _waits_for_host(self) -> bool:
+        return self.machine.watchdog.feeds > 50
+
+    def write(self, data: bytes) -> None:
+        self.machine.usart.to_board.extend(data)
+
+    def receive(self, timeout: float) -> bytes:
+        sent = self.machine.usart.to_host
+        self.machine.run(lambda: bool(sent), min(timeout, self._patience))
+        data = bytes(sent)
+        sent.clear()
+        return data
+
+    def close(self) -> None:
+        pass

@@ -59,13 +59,20 @@ def build_an547(target: str, kernels: str, *options: str) -> Path:
 
 
 @functools.cache
-def build_stm32n6(variant: str = "nucleo", kernels: str = "mve", *, cpu: str = "cortex-m55", provoke: bool = False) -> Path:
+def build_stm32n6(
+    variant: str = "nucleo", kernels: str = "mve", *, cpu: str = "cortex-m55", provoke: bool = False
+) -> Path:
     """Build the firmware of a board with an STM32N6 and return the ELF file.
 
-    variant: one of VARIANTS. cpu: cortex-m33 for an emulator without Helium. provoke: for tests, with faults by command.
+    variant: one of VARIANTS. cpu: cortex-m33 for an emulator without Helium. provoke: faults by command, for tests.
     """
     names = ["stm32n6", variant, kernels] + [cpu] * (cpu != "cortex-m55") + ["provoke"] * provoke
-    options = (f"-DVARIANT={variant}", f"-DKERNELS={kernels}", f"-DCPU={cpu}", f"-DPROVOKE={'ON' if provoke else 'OFF'}")
+    options = (
+        f"-DVARIANT={variant}",
+        f"-DKERNELS={kernels}",
+        f"-DCPU={cpu}",
+        f"-DPROVOKE={'ON' if provoke else 'OFF'}",
+    )
     return _build_firmware("stm32n6", "zo_board", "-".join(names), *options)
 
 
