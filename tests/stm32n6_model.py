@@ -171,7 +171,8 @@ class Usart(Device):
         self._fifo: deque[int] = deque()
 
     def _on(self, *bits: int) -> bool:
-        return all(self.values.get(self.CR1, 0) >> bit & 1 for bit in bits)
+        mask = sum(1 << bit for bit in bits)
+        return self.values.get(self.CR1, 0) & mask == mask
 
     @property
     def _baud(self) -> float:
@@ -195,7 +196,9 @@ class Usart(Device):
         if offset == self.ISR:
             return 0xC0 | bool(self._fifo) << 5 | self._on(0, 3) << 21 | self._on(0, 2) << 22
         if offset == self.RDR:
-            return self._fifo.popleft() if self._fifo else 0
+            value = self._fifo.popleft() if self._fifo else 0
+            self.receive()  # there is room now
+            return value
         return super().read(offset)
 
     def write(self, offset, value):
@@ -214,6 +217,8 @@ class Usart(Device):
 
     def receive(self) -> None:
         """The line moves on as far as the receiver has room."""
+        if not self.to_board:
+            return
         listening = self.clocked() and self._on(0, 2) and self._port.alternate(6) == 7
         while self.to_board and (not listening or len(self._fifo) < (8 if self._on(29) else 1)):
             byte = self._through_line(self.to_board.popleft(), self._host_baud, self._baud)
@@ -367,14 +372,15 @@ class Machine:
         self.uc.ctl_set_cpu_model(arm.UC_CPU_ARM_CORTEX_M33)
         self.ended = ""  # why the core no longer runs
         self.now = 0.0
+        self.exception = 0  # whose handler runs: IPSR
         self.exceptions: list[int] = []  # those that were taken
         self._clock = time.perf_counter()
         self._tamper = dict(tamper or {})
         self._error: Exception | None = None
         self._access: tuple[int, int, int] | None = None  # kind, address, size of one that failed
         self._event: int | None = None  # Unicorn's number of an exception
-        # Exception, address and value of the last access to a register. Unicorn, stopped during one, stands *before* the
-        # instruction and makes the access again when it goes on: it has had its effect and gets the same value then.
+        # Exception, address and value of the last access to a register. Unicorn, stopped during one, stands *before*
+        # its instruction and makes it again when it goes on: it has had its effect and gets the same value then.
         # (Where a loop of a single access was stopped between two rounds, one round is taken for a repetition, too:
         # a poll that sees the same once more.)
         self._last: tuple[int, int, int] | None = None
@@ -515,33 +521,29 @@ class Machine:
 
     # -- exceptions --------------------------------------------------------------------------------------------------
 
-    @property
-    def exception(self) -> int:
-        return self.uc.reg_read(arm.UC_ARM_REG_XPSR) & 0x1FF
-
     def _due(self) -> bool:
         return bool(self.ended or self._error or self.usart.frame_sent) or self._next_interrupt() is not None
 
     def _next_interrupt(self) -> int | None:
         """All have one priority: none interrupts another, nor a fault's handler."""
+        if self.exception:
+            return None
         self._pass_time()
         self.usart.receive()
-        if self.watchdog.left <= 0:
-            self.end("watchdog")
-        if self.exception or self.uc.reg_read(arm.UC_ARM_REG_PRIMASK) & 1:
-            return None
-        if self.core.tick_pending:
-            return SYSTICK
         levels = {USART1_IRQ: self.usart.interrupt, WATCHDOG_IRQ: self.watchdog.interrupt}
         pending = {n for n, level in levels.items() if level} | self.core.pended
         due = pending & self.core.enabled
-        return FIRST_INTERRUPT + min(due) if due else None
+        if not (due or self.core.tick_pending) or self.uc.reg_read(arm.UC_ARM_REG_PRIMASK) & 1:
+            return None
+        return SYSTICK if self.core.tick_pending else FIRST_INTERRUPT + min(due)
 
     def _pass_time(self) -> None:
         clock = time.perf_counter()
         passed, self._clock = min(clock - self._clock, 0.1), clock
         self.now += passed
         self.core.advance(passed, self.rcc.core)
+        if self.watchdog.left <= 0:
+            self.end("watchdog")
 
     def _enter(self, number: int, *, limit: bool = False) -> None:
         """Push a frame and go to the vector. limit: the stack overflowed already."""
@@ -561,6 +563,7 @@ class Machine:
         uc.reg_write(arm.UC_ARM_REG_SP, frame)
         uc.reg_write(arm.UC_ARM_REG_LR, HANDLER if xpsr & 0x1FF else PROCESS_STACK if on_process_stack else MAIN_STACK)
         uc.reg_write(arm.UC_ARM_REG_XPSR, 1 << 24 | number)
+        self.exception = number
         (vector,) = struct.unpack("<I", uc.mem_read(core.values.get(Core.VTOR, RAM[2][0]) + 4 * number, 4))
         if not vector & 1:
             raise ModelError(f"exception {number} has no handler")
@@ -579,6 +582,7 @@ class Machine:
         frame = uc.reg_read(name)
         *words, xpsr = struct.unpack("<8I", uc.mem_read(frame, 32))
         uc.reg_write(arm.UC_ARM_REG_XPSR, xpsr & ~(1 << 9))
+        self.exception = xpsr & 0x1FF
         uc.reg_write(arm.UC_ARM_REG_SP, frame + 32 + (4 if xpsr & 1 << 9 else 0))
         names = ("R0", "R1", "R2", "R3", "R12", "LR", "PC")
         for name, word in zip(names, words, strict=True):
@@ -623,6 +627,7 @@ class Machine:
         while not self.ended and not until() and time.monotonic() < end:
             self._step()
             self.usart.frame_sent = False
+            self._pass_time()
 
     def _step(self) -> None:
         self._event = self._access = self._last = None

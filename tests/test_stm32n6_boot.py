@@ -158,25 +158,20 @@ STEPS = {
     "the memories' clock": ({RCC + 0xA4C: never}, NO_MEMORY),
     "AXISRAM3's clock": ({RCC + 0xA4C: lambda v: v & ~1}, NO_MEMORY),
     "RAMCFG's clock": ({RCC + 0xA54: never}, NO_MEMORY),
-    "AXISRAM3's power": ({RAMCFG + 0x100: never}, "nothing"),
+    "AXISRAM3's power": ({RAMCFG + 0x100: never}, NO_MEMORY),
 }
 
 
 @pytest.mark.parametrize(("tamper", "words"), STEPS.values(), ids=STEPS)
 def test_a_step_left_out_fails(fault_firmware, tamper, words):
     """None of them may go unnoticed, and each says what it can."""
-    if words == "nothing":  # RAMCFG answers that the memory is shut down: the firmware waits, until the watchdog
-        machine = Machine(fault_firmware, tamper=tamper)
-        machine.run(lambda: machine.watchdog.feeds > 50, 0.5)
-        assert machine.watchdog.feeds == 0 and not machine.usart.to_host
-        return
     with pytest.raises(UserError, match=words):
         connect(fault_firmware, tamper=tamper, patience=0.2)
 
 
 def test_small_deviations_of_the_rate_do_no_harm(firmware):
     with closing(connect(firmware, host_baud=921_600 * 102 // 100)) as board:
-        assert board.info.weights == 900 or board.info.weights > 0
+        assert board.weights_crc() == board.info.weights_crc
 
 
 def test_a_cache_with_random_lines_is_noticed(firmware):

@@ -91,8 +91,7 @@ static void power_memories(void)
     (void)RCC_AHB2ENR;
     for (unsigned n = 3; n <= 6; n++) {
         RAMCFG_AXISRAM_CR(n) &= ~RAMCFG_CR_SRAMSD;
-        while (RAMCFG_AXISRAM_CR(n) & RAMCFG_CR_SRAMSD)
-            continue;
+        (void)RAMCFG_AXISRAM_CR(n);
     }
 }
 
