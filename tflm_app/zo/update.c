@@ -1,4 +1,3 @@
-#include "link/crc32.h"
 #include "zo/philox.h"
 #include "zo/weights.h"
 
@@ -48,28 +47,11 @@ struct zo_update_result zo_apply_update(const struct zo_weights *weights, const 
 {
     struct zo_update_result result = {0, 0};
     int32_t a[RUN], r[RUN];
-    uint32_t index = 0;
-    for (uint32_t s = 0; s < weights->segment_count; s++) {
-        int8_t *w = weights->base + weights->segments[s].offset;
-        uint32_t left = weights->segments[s].count;
-        while (left) {
-            uint32_t skip = index % RUN;
-            uint32_t run = RUN - skip < left ? RUN - skip : left;
-            weighted_signs(update, index - skip, a);
-            rounding_terms(update, index - skip, r);
-            update_run(w, a + skip, r + skip, run, weights->limit, &result);
-            w += run;
-            index += run;
-            left -= run;
-        }
+    for (struct zo_run run = {0}; zo_next_run(weights, &run, RUN);) {
+        uint32_t skip = run.index % RUN;
+        weighted_signs(update, run.index - skip, a);
+        rounding_terms(update, run.index - skip, r);
+        update_run(run.w, a + skip, r + skip, run.count, weights->limit, &result);
     }
     return result;
-}
-
-uint32_t zo_weights_crc(const struct zo_weights *weights)
-{
-    uint32_t crc = 0;
-    for (uint32_t s = 0; s < weights->segment_count; s++)
-        crc = crc32_update(crc, weights->base + weights->segments[s].offset, weights->segments[s].count);
-    return crc;
 }
