@@ -10,9 +10,10 @@ from tiny_run import ROOT
 from converters import device_image
 from converters.device_image import Preprocessing
 from converters.tflite_model import add_headroom
-from pipeline.targets.boards import ProcessTransport, _tool, open_board
+from pipeline.targets.boards import _tool, open_board
 from pipeline.targets.client import Board
 from pipeline.targets.link import Link
+from pipeline.targets.transports import ProcessTransport
 
 COMPILER, EMULATOR, LIBRARIES = "aarch64-linux-gnu-gcc", "qemu-aarch64", "/usr/aarch64-linux-gnu"
 PACKAGES = "gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user"

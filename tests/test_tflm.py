@@ -16,10 +16,11 @@ from tiny_run import FIXTURES, ROOT, invoke, make_image, with_sections
 from converters.errors import UserError
 from converters.tflite_model import SUPPORTED_OPS
 from pipeline import validate
-from pipeline.targets.boards import ProcessTransport, _tool, open_board
+from pipeline.targets.boards import _tool, open_board
 from pipeline.targets.client import Board
 from pipeline.targets.link import Link
 from pipeline.targets.target import NEAREST, STOCHASTIC, Update
+from pipeline.targets.transports import ProcessTransport
 
 TFLM_ROOT = os.environ.get("TFLM_ROOT")
 needs_tflm = pytest.mark.skipif(not TFLM_ROOT, reason="TFLM_ROOT does not say where TFLM is")

@@ -2,10 +2,11 @@
 #ifndef BOARD_CONFIG_H
 #define BOARD_CONFIG_H
 
-#define BOARD_NAME        "native"
-#define BOARD_MAX_PAYLOAD (64 * 1024)
-#define BOARD_MAX_BATCH   1024
-#define BOARD_MAX_WORKERS 64
-#define BOARD_CRC_TABLES  /* 8 KiB */
+#define BOARD_NAME             "native"
+#define BOARD_MAX_PAYLOAD      (64 * 1024)
+#define BOARD_MAX_BATCH        1024
+#define BOARD_MAX_WORKERS      64
+#define BOARD_TICKS_PER_SECOND 1000000000
+#define BOARD_CRC_TABLES       /* 8 KiB */
 
 #endif

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "app/app.h"
@@ -53,6 +54,27 @@ void port_write(const uint8_t *from, size_t size)
         from += sent;
         size -= (size_t)sent;
     }
+}
+
+bool port_link_is_reliable(void)
+{
+    return true; /* streams and TCP are */
+}
+
+uint64_t port_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * BOARD_TICKS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+void port_alive(void)
+{
+}
+
+struct port_stack port_stack(void)
+{
+    return (struct port_stack){0, 0};
 }
 
 /* A pool of threads that all run the same function once a generation. */

@@ -3,6 +3,7 @@
 #ifndef SEMIHOSTING_H
 #define SEMIHOSTING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -36,10 +37,18 @@ static inline uint32_t semihosting_read(int32_t handle, void *to, uint32_t size)
     return size - (uint32_t)semihosting_call(0x06, parameters);
 }
 
-static inline void semihosting_write(int32_t handle, const void *from, uint32_t size)
+/* The number of bytes that were not written. */
+static inline uint32_t semihosting_write(int32_t handle, const void *from, uint32_t size)
 {
     const uint32_t parameters[] = {(uint32_t)handle, (uintptr_t)from, size};
-    semihosting_call(0x05, parameters);
+    return (uint32_t)semihosting_call(0x05, parameters);
+}
+
+/* The command line that the emulator was given for this program. */
+static inline bool semihosting_command_line(char *line, uint32_t size)
+{
+    uint32_t parameters[] = {(uintptr_t)line, size};
+    return semihosting_call(0x15, parameters) == 0;
 }
 
 static inline void semihosting_print(const char *text)

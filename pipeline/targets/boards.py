@@ -2,122 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import selectors
 import shutil
-import socket
 import subprocess
 import sysconfig
-import tempfile
 from pathlib import Path
 
 from converters.errors import UserError
 from pipeline.targets.client import Board
-from pipeline.targets.link import Link, LinkClosed
+from pipeline.targets.fault import Fault
+from pipeline.targets.link import Link
+from pipeline.targets.transports import ProcessTransport, SocketTransport, words_of_end
 
 ROOT = Path(__file__).resolve().parents[2]
-BOARDS = ("native",)
+BOARDS = ("native", "qemu_an547")
 NATIVE_MAX_THREADS = 64  # boards/native/board_config.h
-
-
-class ProcessTransport:
-    """A child process that speaks frames over its standard streams and ends when they close."""
-
-    def __init__(self, command: list[str]):
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
-        # A session of its own: Ctrl-C at the terminal is the host's to handle, the board finishes its command.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, bufsize=0,
-            start_new_session=True,
-        )  # fmt: skip
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[self._process.stdin.write(view) :]
-        except (BrokenPipeError, ConnectionError) as e:
-            raise LinkClosed from e
-
-    def read(self, timeout: float) -> bytes:
-        if not self._selector.select(timeout):
-            return b""
-        data = self._process.stdout.read(1 << 16)
-        if not data:
-            raise LinkClosed
-        return data
-
-    def close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                stream.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._selector.close()
-        if not self._stderr.closed:
-            self._stderr.close()
-
-    def describe_end(self) -> str:
-        """What became of the process: ' (zo_board ended by signal 9)', and what it printed."""
-        try:
-            code = self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            return ""
-        self._stderr.seek(0)
-        printed = self._stderr.read().decode(errors="replace").strip()
-        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return f" (its process ended {how}{'; it printed: ' + printed if printed else ''})"
-
-
-class SocketTransport:
-    """A board that listens on a TCP port, on this machine or another."""
-
-    def __init__(self, address: str):
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
-            raise UserError(f"--port {address} is no address: give HOST:PORT of a board started with --listen.")
-        try:
-            self._socket = socket.create_connection((host, int(port)), timeout=10)
-        except OSError as e:
-            raise UserError(
-                f"no board answers at {address} ({e.strerror or e}): start one there with zo_board --listen."
-            ) from e
-        self._socket.settimeout(None)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def write(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except OSError as e:
-            raise LinkClosed from e
-
-    def read(self, timeout: float) -> bytes:
-        self._socket.settimeout(timeout)
-        try:
-            data = self._socket.recv(1 << 16)
-        except TimeoutError:
-            return b""
-        except OSError as e:
-            raise LinkClosed from e
-        finally:
-            self._socket.settimeout(None)
-        if not data:
-            raise LinkClosed
-        return data
-
-    def close(self) -> None:
-        self._socket.close()
+AN547_MEMORY = 1024  # MiB of DDR, boards/qemu_an547/port.c
+LINKS = ("pipe", "uart")  # of the emulated board; the first is the default
+KERNELS = ("words", "mve", "portable")  # of the emulated board: fast in emulation, Helium, plain C
+OPTIONS = {"native": {"threads", "memory", "port"}, "qemu_an547": {"memory", "link", "kernels"}}
 
 
 def _tool(name: str) -> str | None:
@@ -137,16 +41,19 @@ def build_native(target: str = "zo_board", *, sanitize: str = "") -> Path:
 
 
 @functools.cache
-def build_an547(target: str, kernels: str) -> Path:
-    """Build a firmware of the emulated Cortex-M55 with a set of kernels and return the ELF file."""
+def build_an547(target: str, kernels: str, *options: str) -> Path:
+    """Build a firmware of the emulated Cortex-M55 with a set of kernels and return the ELF file.
+
+    options: more definitions for CMake ("-DPROVOKE=ON"), which make it another build.
+    """
     if shutil.which("arm-none-eabi-gcc") is None:
         raise UserError(
             "arm-none-eabi-gcc is missing, it builds firmware for the Cortex-M55: "
             "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi."
         )
-    build = ROOT / "build" / f"qemu_an547-{kernels}"
+    build = ROOT / "build" / "-".join(("qemu_an547", kernels, *(o[2:].partition("=")[0].lower() for o in options)))
     toolchain = ROOT / "boards" / "qemu_an547" / "toolchain.cmake"
-    _build(build, "qemu_an547", target, f"-DKERNELS={kernels}", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
+    _build(build, "qemu_an547", target, f"-DKERNELS={kernels}", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", *options)
     return build / f"{target}.elf"
 
 
@@ -171,23 +78,61 @@ def open_board(
     threads: int | None = None,
     memory: int | None = None,
     port: str | None = None,
+    link: str | None = None,
+    kernels: str | None = None,
     sanitize: str = "",
 ) -> Board:
     """Start or connect a board and load the image.
 
-    threads: workers of the native board, all cores by default. memory: its MiB. port: HOST:PORT of a board that
-    listens elsewhere. Raises UserError for an unknown board, a missing tool, or a board that refuses the image.
+    threads: workers of the native board, all cores by default. memory: MiB for image, activations and samples of the
+    native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere.
+    link, kernels: one of LINKS and KERNELS, of the emulated board. Raises UserError for an unknown board, an option
+    that it has not got, a missing tool, or a board that refuses the image.
     """
     if name not in BOARDS:
         raise UserError(f"board '{name}' is unknown: choose one of {', '.join(BOARDS)}.")
+    options = {"threads": threads, "memory": memory, "port": port, "link": link, "kernels": kernels}
+    for option, value in options.items():
+        if value is not None and option not in OPTIONS[name]:
+            raise UserError(f"--{option} means nothing to the {name} board: leave it out.")
     if port is not None:
         return Board(Link(SocketTransport(port)), image)
-    command = [
-        str(build_native(sanitize=sanitize)),
-        "--threads",
-        str(min(threads or os.cpu_count() or 1, NATIVE_MAX_THREADS)),
-    ]
-    if memory is not None:
-        command += ["--memory", str(memory)]
-    transport = ProcessTransport(command)
+    if name == "native":
+        transport = _start_native(threads, memory, sanitize)
+    else:
+        transport = start_an547(build_an547("zo_board", kernels or KERNELS[0]), link=link, memory=memory)
     return Board(Link(transport), image, describe_end=transport.describe_end)
+
+
+def _start_native(threads: int | None, memory: int | None, sanitize: str) -> ProcessTransport:
+    workers = min(threads or os.cpu_count() or 1, NATIVE_MAX_THREADS)
+    command = [str(build_native(sanitize=sanitize)), "--threads", str(workers)]
+    return ProcessTransport(command + (["--memory", str(memory)] if memory is not None else []))
+
+
+def start_an547(
+    firmware: Path, *, link: str | None = None, memory: int | None = None, count: bool = False
+) -> ProcessTransport:
+    """Start QEMU with a firmware of the board. count: with a clock that counts instructions (1.024 ticks each)."""
+    memory = AN547_MEMORY if memory is None else memory
+    if memory > AN547_MEMORY:
+        raise UserError(f"the emulated board has {AN547_MEMORY} MiB: use a smaller --memory.")
+    qemu = shutil.which("qemu-system-arm")
+    if qemu is None:
+        raise UserError("qemu-system-arm is missing, it emulates the Cortex-M55: apt-get install qemu-system-arm.")
+    # Both links are QEMU's own standard streams: nothing is named, so nothing can be left behind.
+    uart = link == "uart"
+    arguments = f"enable=on,target=native,arg=zo_board,arg={link or LINKS[0]},arg={memory}"
+    command = [
+        qemu, "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-semihosting-config", arguments,
+        "-serial", "stdio" if uart else "none", "-kernel", str(firmware),
+    ]  # fmt: skip
+    if count:
+        command += ["-icount", "shift=5,sleep=off"]
+
+    def explain(code: int, printed: str) -> str:
+        fault = Fault.parse(printed)
+        return f": {fault.describe(firmware)}" if fault else words_of_end(code, printed)
+
+    # A UART does not tell the firmware that the host has gone.
+    return ProcessTransport(command, patience=0 if uart else 5, explain=explain)

@@ -12,25 +12,26 @@ import numpy as np
 from converters.device_image import DeviceImage
 from converters.errors import UserError
 from pipeline.targets.link import Link, LinkClosed, Refused
-from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, TargetInfo, Update, UpdateResult
+from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, Region, TargetInfo, Update, UpdateResult
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 # tflm_app/app/commands.h
-HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ = 0x01, 0x10, 0x11, 0x12, 0x13
-PIXELS, LABELS, SELECT = 0x20, 0x21, 0x22
+HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ, LOAD_BULK = 0x01, 0x10, 0x11, 0x12, 0x13, 0x14
+PIXELS, LABELS, SELECT, PIXELS_BULK = 0x20, 0x21, 0x22, 0x23
 LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35
 BOTH_SIDES, PLUS_SIDE = 0, 1
 TRACE_MISSING = 24  # tflm_app/app/status.h
 
-_HELLO = struct.Struct("<HH12I9I16s16s")
+_HELLO = struct.Struct("<HH6I6I8I10I16s16s")
 _LOSS = struct.Struct("<QI4x")
 MEMORY_ROWS = (
-    "weights", "model", "activations", "scratch", "packed", "training", "batch", "samples", "link",
+    "weights", "model", "activations", "scratch", "packed", "training", "batch", "samples", "link", "stack",
 )  # fmt: skip
 
 QUICK_TIMEOUT = 10.0  # s, for commands that only move bytes
 COMPUTE_TIMEOUT = 600.0  # s, for commands that run forward passes
+BULK_BYTES = 1 << 18
 
 
 def _tag(number: int) -> str:
@@ -70,6 +71,7 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
         f"the board's runner could not {('prepare', 'run')[b]} the network in {a:,} bytes of work memory: "
         "use a smaller network, or one with the ops that the firmware was built for."
     ),
+    26: lambda a, b: "the board's link takes nothing in bulk: flash the firmware of this version.",
 }
 
 
@@ -94,9 +96,9 @@ class Board:
 
     # -- commands ----------------------------------------------------------------------------------------------------
 
-    def _command(self, kind: int, payload: bytes = b"", *, timeout: float = QUICK_TIMEOUT) -> bytes:
+    def _command(self, kind: int, payload: bytes = b"", *, bulk: bytes = b"", timeout: float = QUICK_TIMEOUT) -> bytes:
         try:
-            return self._link.command(kind, payload, timeout=timeout)
+            return self._link.command(kind, payload, bulk=bulk, timeout=timeout)
         except Refused as e:
             self._refuse(e)
         except LinkClosed as e:
@@ -116,8 +118,10 @@ class Board:
                 "build and flash the firmware of this version."
             )
         fields = _HELLO.unpack(reply)
-        self._max_payload, max_batch, _, workers = fields[2:6]
-        _, image_crc, weights_crc, weights, mu_max, classes, sample_bytes, capacity = fields[6:14]
+        self._max_payload, max_batch, workers, bulk, stack_bytes, ticks_per_second = fields[2:8]
+        self._bulk = bool(bulk) and self._link.reliable
+        regions = tuple(Region(*fields[i : i + 2]) for i in (8, 10, 12))
+        _, image_crc, weights_crc, weights, mu_max, classes, sample_bytes, capacity = fields[14:22]
         board, runner = (s.rstrip(b"\0").decode("latin-1") for s in fields[-2:])
         return TargetInfo(
             board=board,
@@ -131,19 +135,31 @@ class Board:
             capacity=capacity,
             max_batch=max_batch,
             threads=workers,
-            memory=dict(zip(MEMORY_ROWS, fields[14:23], strict=True)),
+            memory=dict(zip(MEMORY_ROWS, fields[22:32], strict=True)),
+            regions=regions,
+            stack_bytes=stack_bytes,
+            ticks_per_second=ticks_per_second,
         )
 
     def _load(self) -> None:
         raw = self.image.raw
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
-        step = self._max_payload - 4
-        for at in range(0, len(raw), step):
-            self._command(LOAD_DATA, struct.pack("<I", at) + raw[at : at + step])
+        self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4)
         self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
         self.info = self._hello()
         if self.info.image_crc != self.image.crc:
             raise UserError("the board loaded another image than was sent: reset the board and try again.")
+
+    def _send(self, data: bytes, offset: int, framed: int, bulk: int, step: int) -> None:
+        """Bytes to an offset, in frames of at most `step` of them, or in bulk where the link takes that."""
+        if self._bulk:
+            step = BULK_BYTES
+        for at in range(0, len(data), step):
+            piece = data[at : at + step]
+            if self._bulk:
+                self._command(bulk, struct.pack("<II", offset + at, len(piece)), bulk=piece)
+            else:
+                self._command(framed, struct.pack("<I", offset + at) + piece)
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes of the image as they are on the board now."""
@@ -180,9 +196,7 @@ class Board:
                 f"{self.info.sample_bytes:,}: choose the input size and channels that the image was made for."
             )
         step = (self._max_payload - 4) // 4 * 4
-        start = first * self.info.sample_bytes
-        for at in range(0, flat.size, step):
-            self._command(PIXELS, struct.pack("<I", start + at) + flat[at : at + step].tobytes())
+        self._send(flat.tobytes(), first * self.info.sample_bytes, PIXELS, PIXELS_BULK, step)
         codes = np.asarray(labels, "<u2")
         for at in range(0, len(codes), step // 2):
             self._command(LABELS, struct.pack("<I", first + at) + codes[at : at + step // 2].tobytes())

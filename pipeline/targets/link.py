@@ -22,7 +22,12 @@ class LinkClosed(Exception):
 
 
 class Transport(Protocol):
-    """A byte stream. read waits up to timeout seconds and returns b"" when nothing came; LinkClosed at the end."""
+    """A byte stream. read waits up to timeout seconds and returns b"" when nothing came; LinkClosed at the end.
+
+    reliable: it loses and damages nothing, so that bytes may go in bulk, outside of frames.
+    """
+
+    reliable: bool
 
     def write(self, data: bytes) -> None: ...
 
@@ -70,9 +75,10 @@ class Link:
         self._sequence = 0
         self._received = bytearray()
 
-    def command(self, kind: int, payload: bytes = b"", *, timeout: float) -> bytes:
+    def command(self, kind: int, payload: bytes = b"", *, bulk: bytes = b"", timeout: float) -> bytes:
         """The payload of the answer.
 
+        bulk: bytes that follow the frame as they are, over a link that loses nothing: they are not sent again.
         timeout: seconds without an answer after which the command is sent again.
         Raises Refused, LinkClosed, or UserError when the board does not answer at all.
         """
@@ -80,10 +86,12 @@ class Link:
         request = encode(kind, self._sequence, payload)
         damaged = silent = 0
         while damaged < DAMAGED_ATTEMPTS and silent < SILENT_ATTEMPTS:
-            self._transport.write(request)
+            self._transport.write(request + bulk)
             answer = self._answer(kind, timeout)
             if isinstance(answer, bytes):
                 return answer
+            if bulk:
+                raise UserError("the board did not take what was sent in bulk: reset it and try again.")
             damaged += answer is Lost.DAMAGED
             silent += answer is Lost.SILENT
         if silent:
@@ -122,6 +130,10 @@ class Link:
             del self._received[: end + 1]
             if frame:
                 return decode(frame) or Lost.DAMAGED
+
+    @property
+    def reliable(self) -> bool:
+        return self._transport.reliable
 
     def close(self) -> None:
         self._transport.close()

@@ -13,11 +13,21 @@ from pipeline.zo.update import STOCHASTIC as STOCHASTIC
 
 
 @dataclass(frozen=True)
+class Region:
+    """Memory for one purpose; purposes with the same number share it. size in bytes."""
+
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
 class TargetInfo:
     """What a target says of itself after its image is loaded.
 
     capacity is the number of samples that the on-device sample store holds, max_batch the largest selection;
-    memory maps a purpose ("weights", "activations", ...) to bytes.
+    memory maps a purpose ("weights", "activations", ...) to bytes. regions: the memory for image, work (activations,
+    scratch, packed weights) and samples; empty for the twin. stack_bytes is 0 where the stack is not counted,
+    ticks_per_second the rate of the target's clock.
     """
 
     board: str
@@ -32,6 +42,9 @@ class TargetInfo:
     max_batch: int
     threads: int = 1
     memory: Mapping[str, int] = field(default_factory=dict)
+    regions: tuple[Region, ...] = ()
+    stack_bytes: int = 0
+    ticks_per_second: int = 0
 
 
 @dataclass(frozen=True)

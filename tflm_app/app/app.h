@@ -11,7 +11,7 @@
 #include "port/port.h"
 #include "runners/runner.h"
 
-enum { APP_PROTOCOL_VERSION = 1 };
+enum { APP_PROTOCOL_VERSION = 2 };
 
 /* Labelled images that stay on the device, one after the other: pixels become network inputs when they arrive. */
 struct sample_store {
@@ -30,6 +30,7 @@ struct app {
     struct frame request;
     uint32_t answered_crc; /* of the request that reply answers */
     uint8_t reply_type;
+    uint32_t bulk_left; /* bytes that still follow the request */
     uint32_t reply_size;
     _Alignas(8) uint8_t reply[BOARD_MAX_PAYLOAD];
 
@@ -55,9 +56,13 @@ void app_run(struct app *app);
 /* Execute the command in app->request and leave the answer in app->reply (commands.c). */
 void app_execute(struct app *app);
 
+/* The next size of the bytes that follow the command's frame. */
+void app_receive_bulk(struct app *app, uint8_t *to, uint32_t size);
+
 /* Image and memory (load.c). */
 struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc);
 struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *data, uint32_t size);
+struct status app_load_bulk(struct app *app, uint32_t offset, uint32_t size);
 struct status app_load_end(struct app *app);
 
 /* Forward passes over the batch (evaluate.c). */

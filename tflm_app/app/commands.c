@@ -30,6 +30,18 @@ static void report_memory(const struct app *app, struct memory_report *m)
     m->batch = (uint32_t)sizeof app->batch;
     m->samples = app->samples.count * (image_sample_bytes(image) + (uint32_t)sizeof(uint16_t));
     m->link = (uint32_t)(sizeof app->link + sizeof app->request + sizeof app->reply);
+    m->stack = (uint32_t)port_stack().used;
+}
+
+static void report_regions(struct region_report regions[PORT_PURPOSES])
+{
+    for (int p = 0; p < PORT_PURPOSES; p++) {
+        const struct port_region *region = port_region(p);
+        uint32_t first = 0;
+        while (port_region(first) != region)
+            first++;
+        regions[p] = (struct region_report){first, (uint32_t)region->size};
+    }
 }
 
 static struct status hello(struct app *app, const uint8_t *payload, uint32_t size)
@@ -42,8 +54,11 @@ static struct status hello(struct app *app, const uint8_t *payload, uint32_t siz
     r->runner = IMAGE_RUNNER_INT8;
     r->max_payload = BOARD_MAX_PAYLOAD;
     r->max_batch = BOARD_MAX_BATCH;
-    r->image_capacity = (uint32_t)port_region(PORT_IMAGE)->size;
     r->workers = port_workers();
+    r->bulk = port_link_is_reliable();
+    r->stack_size = (uint32_t)port_stack().size;
+    r->ticks_per_second = BOARD_TICKS_PER_SECOND;
+    report_regions(r->regions);
     strncpy(r->board, BOARD_NAME, sizeof r->board - 1);
     strncpy(r->runner_name, runner_name(app->loaded ? &app->runner : NULL), sizeof r->runner_name - 1);
     if (app->loaded) {
@@ -75,6 +90,12 @@ static struct status load_data(struct app *app, const uint8_t *payload, uint32_t
     return app_load_data(app, p->offset, payload + sizeof *p, size - (uint32_t)sizeof *p);
 }
 
+static struct status load_bulk(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct bulk *p = (const struct bulk *)payload;
+    return size == sizeof *p ? app_load_bulk(app, p->offset, p->size) : STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+}
+
 static struct status load_end(struct app *app, const uint8_t *payload, uint32_t size)
 {
     (void)payload;
@@ -92,20 +113,46 @@ static struct status read_image(struct app *app, const uint8_t *payload, uint32_
     return ok();
 }
 
+static struct status check_pixels(const struct app *app, uint32_t offset, uint32_t size)
+{
+    uint64_t room = (uint64_t)app->samples.capacity * image_sample_bytes(&app->image);
+    if ((uint64_t)offset + size > room)
+        return STATUS(STATUS_SAMPLES_RANGE, offset + size, room);
+    return ok();
+}
+
+/* Pixels, which may lie where the inputs are to be, become inputs of the network. */
+static void convert_pixels(struct app *app, uint32_t offset, const uint8_t *pixels, uint32_t size)
+{
+    uint32_t channels = app->image.channels, channel = offset % channels;
+    int8_t *inputs = app->samples.inputs + offset;
+    for (uint32_t i = 0; i < size; i++, channel = channel + 1 < channels ? channel + 1 : 0)
+        inputs[i] = app->image.input_lut[256 * channel + pixels[i]];
+}
+
 static struct status write_pixels(struct app *app, const uint8_t *payload, uint32_t size)
 {
     const struct pixels *p = (const struct pixels *)payload;
     if (size < sizeof *p)
         return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
     size -= (uint32_t)sizeof *p;
-    uint64_t room = (uint64_t)app->samples.capacity * image_sample_bytes(&app->image);
-    if ((uint64_t)p->offset + size > room)
-        return STATUS(STATUS_SAMPLES_RANGE, p->offset + size, room);
-    const uint8_t *pixels = payload + sizeof *p;
-    uint32_t channels = app->image.channels, channel = p->offset % channels;
-    int8_t *inputs = app->samples.inputs + p->offset;
-    for (uint32_t i = 0; i < size; i++, channel = channel + 1 < channels ? channel + 1 : 0)
-        inputs[i] = app->image.input_lut[256 * channel + pixels[i]];
+    struct status status = check_pixels(app, p->offset, size);
+    if (status.code == STATUS_OK)
+        convert_pixels(app, p->offset, payload + sizeof *p, size);
+    return status;
+}
+
+static struct status write_pixels_bulk(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct bulk *p = (const struct bulk *)payload;
+    if (size != sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    struct status status = check_pixels(app, p->offset, p->size);
+    if (status.code)
+        return status;
+    uint8_t *to = (uint8_t *)app->samples.inputs + p->offset;
+    app_receive_bulk(app, to, p->size);
+    convert_pixels(app, p->offset, to, p->size);
     return ok();
 }
 
@@ -262,6 +309,25 @@ static struct status trace(struct app *app, const uint8_t *payload, uint32_t siz
     return ok();
 }
 
+/* Bulk bytes follow their frame whether the command takes them or is refused: what nobody took goes here. */
+void app_receive_bulk(struct app *app, uint8_t *to, uint32_t size)
+{
+    app->bulk_left -= size;
+    if (!frame_receive_raw(&app->link, to, size))
+        app->bulk_left = 0; /* the link closed, as the next read will find */
+}
+
+static void skip_bulk(struct app *app)
+{
+    while (app->bulk_left)
+        app_receive_bulk(app, app->reply, least(app->bulk_left, sizeof app->reply));
+}
+
+static bool is_bulk(uint8_t command)
+{
+    return command == COMMAND_LOAD_BULK || command == COMMAND_PIXELS_BULK;
+}
+
 enum need { NEEDS_NOTHING, NEEDS_IMAGE, NEEDS_BATCH };
 
 static const struct {
@@ -272,9 +338,11 @@ static const struct {
     {COMMAND_HELLO, NEEDS_NOTHING, hello},
     {COMMAND_LOAD_BEGIN, NEEDS_NOTHING, load_begin},
     {COMMAND_LOAD_DATA, NEEDS_NOTHING, load_data},
+    {COMMAND_LOAD_BULK, NEEDS_NOTHING, load_bulk},
     {COMMAND_LOAD_END, NEEDS_NOTHING, load_end},
     {COMMAND_READ, NEEDS_IMAGE, read_image},
     {COMMAND_PIXELS, NEEDS_IMAGE, write_pixels},
+    {COMMAND_PIXELS_BULK, NEEDS_IMAGE, write_pixels_bulk},
     {COMMAND_LABELS, NEEDS_IMAGE, write_labels},
     {COMMAND_SELECT, NEEDS_IMAGE, select_batch},
     {COMMAND_LOGITS, NEEDS_BATCH, logits},
@@ -305,7 +373,14 @@ void app_execute(struct app *app)
     app->reply_type = app->request.type | REPLY_OK;
     if (app->request.type != COMMAND_TRACE)
         app->traced = NULL; /* any other command may change what a trace would find */
-    struct status status = execute(app);
+    app->bulk_left = 0;
+    struct status status = STATUS(STATUS_BULK, 0, 0);
+    if (!is_bulk(app->request.type) || port_link_is_reliable()) {
+        if (is_bulk(app->request.type) && app->request.size == sizeof(struct bulk))
+            app->bulk_left = ((const struct bulk *)app->request.payload)->size;
+        status = execute(app);
+        skip_bulk(app);
+    }
     if (status.code) {
         app->reply_type = REPLY_REFUSED;
         struct refusal *refusal = reply(app, sizeof *refusal);

@@ -10,9 +10,11 @@ enum command {
     COMMAND_LOAD_DATA = 0x11,
     COMMAND_LOAD_END = 0x12,
     COMMAND_READ = 0x13,
+    COMMAND_LOAD_BULK = 0x14,
     COMMAND_PIXELS = 0x20,
     COMMAND_LABELS = 0x21,
     COMMAND_SELECT = 0x22,
+    COMMAND_PIXELS_BULK = 0x23,
     COMMAND_LOGITS = 0x30,
     COMMAND_LOSS = 0x31,
     COMMAND_PROBE = 0x32,
@@ -42,12 +44,21 @@ struct memory_report {
     uint32_t batch;       /* slots of the selected samples */
     uint32_t samples;     /* the sample store as far as it is filled */
     uint32_t link;        /* buffers */
+    uint32_t stack;       /* as far as it was ever used; 0 where the board does not count */
+};
+
+/* Purposes with the same number share a region. */
+struct region_report {
+    uint32_t number, size;
 };
 
 struct hello_reply {
     uint16_t protocol, runner;
-    uint32_t max_payload, max_batch, image_capacity, workers;
-    uint32_t loaded; /* 0 or 1; what follows is 0 without an image */
+    uint32_t max_payload, max_batch, workers;
+    uint32_t bulk; /* 1: LOAD_BULK and PIXELS_BULK work */
+    uint32_t stack_size, ticks_per_second;
+    struct region_report regions[3]; /* image, work, samples */
+    uint32_t loaded;                 /* 0 or 1; what follows is 0 without an image */
     uint32_t image_crc, weights_crc, weights, mu_max, classes, sample_bytes, sample_capacity;
     struct memory_report memory;
     char board[16], runner_name[16]; /* zero-padded */
@@ -59,6 +70,11 @@ struct load_begin {
 
 struct load_data {
     uint32_t offset; /* bytes follow */
+};
+
+/* LOAD_BULK: of the image; PIXELS_BULK: of the sample store. The bytes follow the frame as they are, outside of it. */
+struct bulk {
+    uint32_t offset, size;
 };
 
 struct read_request {

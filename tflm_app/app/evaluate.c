@@ -37,6 +37,8 @@ static void evaluate_share(void *context, unsigned worker)
         for (uint32_t i = 0; i < count; i++)
             fill_from_batch(app, work, first + i, i);
         runner_invoke(&app->runner, work, count);
+        if (worker == 0)
+            port_alive();
         for (uint32_t i = 0; i < count; i++) {
             const int8_t *logits = runner_output(&app->runner, work, i);
             uint32_t label = app->samples.labels[app->batch[first + i]];

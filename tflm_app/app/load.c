@@ -50,6 +50,15 @@ struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *dat
     return STATUS(STATUS_OK, 0, 0);
 }
 
+struct status app_load_bulk(struct app *app, uint32_t offset, uint32_t size)
+{
+    if (!app->loading || offset != app->load_at || size > app->load_size - app->load_at)
+        return STATUS(STATUS_LOAD_ORDER, offset, app->load_at);
+    app_receive_bulk(app, port_region(PORT_IMAGE)->base + offset, size);
+    app->load_at += size;
+    return STATUS(STATUS_OK, 0, 0);
+}
+
 static struct status share_memory(struct app *app)
 {
     struct port_region *work = port_region(PORT_WORK), *samples = port_region(PORT_SAMPLES);

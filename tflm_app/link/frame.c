@@ -1,6 +1,6 @@
 #include "link/frame.h"
 
-#include <stdbool.h>
+#include <string.h>
 
 #include "link/crc32.h"
 
@@ -57,6 +57,20 @@ enum frame_event frame_receive(struct frame_link *link, struct frame *frame)
         }
     }
     return FRAME_CLOSED;
+}
+
+bool frame_receive_raw(struct frame_link *link, uint8_t *to, size_t size)
+{
+    size_t buffered = link->have - link->at < size ? link->have - link->at : size;
+    memcpy(to, link->input + link->at, buffered);
+    link->at += buffered;
+    for (size_t at = buffered; at < size;) {
+        size_t got = port_read(to + at, size - at);
+        if (got == 0)
+            return false;
+        at += got;
+    }
+    return true;
 }
 
 struct encoder {

@@ -4,6 +4,7 @@
 #ifndef LINK_FRAME_H
 #define LINK_FRAME_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,9 @@ struct frame_link {
 
 /* Wait for the next frame. DAMAGED: something arrived that is no frame; its sender should send again. */
 enum frame_event frame_receive(struct frame_link *link, struct frame *frame);
+
+/* The next size bytes as they come, outside of frames. False when the link closed meanwhile. */
+bool frame_receive_raw(struct frame_link *link, uint8_t *to, size_t size);
 
 void frame_send(uint8_t type, uint8_t sequence, const uint8_t *payload, size_t size);
 

@@ -1,0 +1,205 @@
+/* The board on QEMU's mps3-an547. QEMU's command line for the firmware chooses the link and the memory:
+ *
+ *   pipe MIB    frames through standard input and output of QEMU, by semihosting: fast, and nothing is lost
+ *   uart MIB    frames through UART0, which holds one byte; interrupt and ring, as on hardware
+ *
+ * MIB: of DDR that image and samples may take. */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "app/app.h"
+#include "board.h"
+#include "cortex_m.h"
+#include "link/frame.h"
+#include "semihosting.h"
+#include "watchdog.h"
+
+enum {
+    WORK_BYTES = 4 << 20,     /* SRAM */
+    LARGE_BYTES = 1024 << 20, /* DDR */
+};
+
+#ifndef BOARD_WATCHDOG_SECONDS
+#define BOARD_WATCHDOG_SECONDS 300 /* for one sample's forward pass, or one update */
+#endif
+
+static struct app app;
+static uint8_t work[WORK_BYTES] __attribute__((section(".sram"), aligned(64)));
+static uint8_t large[LARGE_BYTES] __attribute__((section(".ddr"), aligned(64)));
+
+static struct {
+    struct port_region work, large;
+    bool uart;
+    int32_t in, out; /* handles of the pipe */
+} board = {.work = {work, sizeof work, 0}, .large = {large, sizeof large, 0}};
+
+struct port_region *port_region(enum port_purpose purpose)
+{
+    return purpose == PORT_WORK ? &board.work : &board.large;
+}
+
+/* -- UART0 (CMSDK APB UART, Arm DDI 0479) ----------------------------------------------------------------------- */
+
+#define UART_DATA       REGISTER(0x59303000)
+#define UART_STATE      REGISTER(0x59303004)
+#define UART_CONTROL    REGISTER(0x59303008)
+#define UART_INTERRUPTS REGISTER(0x5930300C)
+#define UART_DIVIDER    REGISTER(0x59303010)
+#define NVIC_ENABLE(n)  REGISTER(0xE000E100u + 4 * ((n) / 32))
+
+enum {
+    UART_TX_FULL = 1 << 0,
+    UART_RX_FULL = 1 << 1,
+    UART_TX_ENABLE = 1 << 0,
+    UART_RX_ENABLE = 1 << 1,
+    UART_RX_INTERRUPT_ENABLE = 1 << 3,
+    UART_RX_INTERRUPT = 1 << 1,
+    UART_DIVIDER_LEAST = 16, /* what the machine takes; the emulation does not pace bytes */
+    RING_BYTES = 2048,       /* a whole frame: the host sends no more before it has its answer */
+};
+
+_Static_assert(RING_BYTES > BOARD_MAX_PAYLOAD + FRAME_OVERHEAD + BOARD_MAX_PAYLOAD / 254 + 8, "a frame fits");
+
+static struct {
+    uint8_t bytes[RING_BYTES];
+    volatile uint32_t head, tail; /* written by the interrupt, by the reader */
+} ring;
+
+static void uart_start(void)
+{
+    UART_DIVIDER = UART_DIVIDER_LEAST;
+    UART_CONTROL = UART_TX_ENABLE | UART_RX_ENABLE | UART_RX_INTERRUPT_ENABLE;
+    NVIC_ENABLE(BOARD_UART_IRQ) = 1u << BOARD_UART_IRQ % 32;
+}
+
+/* A full ring drops what comes, as hardware would: the frame is damaged then, and sent again. */
+void board_uart_interrupt(void)
+{
+    UART_INTERRUPTS = UART_RX_INTERRUPT;
+    while (UART_STATE & UART_RX_FULL) {
+        uint8_t byte = (uint8_t)UART_DATA;
+        if (ring.head - ring.tail < RING_BYTES)
+            ring.bytes[ring.head++ % RING_BYTES] = byte;
+    }
+}
+
+/* The check and the wait are one step: with interrupts masked, WFI still wakes for what is pending. */
+static void uart_wait(void)
+{
+    __asm volatile("cpsid i" ::: "memory");
+    while (ring.head == ring.tail) {
+        __asm volatile("dsb\n wfi\n cpsie i\n isb\n cpsid i" ::: "memory");
+    }
+    __asm volatile("cpsie i" ::: "memory");
+}
+
+static size_t uart_read(uint8_t *to, size_t max)
+{
+    uart_wait();
+    size_t count = 0;
+    while (count < max && ring.head != ring.tail)
+        to[count++] = ring.bytes[ring.tail++ % RING_BYTES];
+    return count;
+}
+
+static void uart_write(const uint8_t *from, size_t size)
+{
+    for (size_t i = 0; i < size; i++) {
+        while (UART_STATE & UART_TX_FULL)
+            continue;
+        UART_DATA = from[i];
+    }
+}
+
+/* -- Link ------------------------------------------------------------------------------------------------------- */
+
+/* The watchdog watches commands, not the host: while the board waits it stands still. */
+size_t port_read(uint8_t *to, size_t max)
+{
+    watchdog_stop();
+    size_t got = board.uart ? uart_read(to, max) : semihosting_read(board.in, to, (uint32_t)max);
+    watchdog_start(BOARD_WATCHDOG_SECONDS);
+    return got;
+}
+
+void port_write(const uint8_t *from, size_t size)
+{
+    if (board.uart)
+        uart_write(from, size);
+    else if (semihosting_write(board.out, from, (uint32_t)size) != 0)
+        board_exit(EXIT_SUCCESS); /* the host has gone: so does the board */
+}
+
+bool port_link_is_reliable(void)
+{
+    return !board.uart;
+}
+
+/* -- The rest --------------------------------------------------------------------------------------------------- */
+
+unsigned port_workers(void)
+{
+    return 1;
+}
+
+void port_parallel(void (*fn)(void *context, unsigned worker), void *context)
+{
+    fn(context, 0);
+}
+
+uint64_t port_now(void)
+{
+    return counter_now();
+}
+
+void port_alive(void)
+{
+    watchdog_feed();
+}
+
+struct port_stack port_stack(void)
+{
+    return (struct port_stack){process_stack_used(), BOARD_STACK_BYTES};
+}
+
+_Noreturn static void fail(const char *words)
+{
+    semihosting_print(words);
+    board_exit(EXIT_FAILURE);
+}
+
+static void read_command_line(void)
+{
+    char line[64];
+    if (!semihosting_command_line(line, sizeof line))
+        fail("zo_board: no command line\n");
+    board.uart = strstr(line, "uart") != NULL;
+    uint32_t mib = 0;
+    for (const char *p = line; *p; p++)
+        mib = *p >= '0' && *p <= '9' ? 10 * mib + (uint32_t)(*p - '0') : 0;
+    if (mib < 1 || mib > LARGE_BYTES >> 20)
+        fail("zo_board: between 1 and 1024 MiB of memory\n");
+    board.large.size = (size_t)mib << 20;
+}
+
+static void open_link(void)
+{
+    if (board.uart) {
+        uart_start();
+        return;
+    }
+    board.in = semihosting_open("/dev/fd/0", SEMIHOSTING_READ);
+    board.out = semihosting_open("/dev/fd/1", SEMIHOSTING_WRITE);
+    if (board.in < 0 || board.out < 0)
+        fail("zo_board: standard input and output cannot be opened\n");
+}
+
+int main(void)
+{
+    counter_start();
+    read_command_line();
+    open_link();
+    app_run(&app);
+    return EXIT_SUCCESS;
+}
