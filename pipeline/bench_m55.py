@@ -75,26 +75,29 @@ def plan_ops(tflite: bytes) -> list[PlanOp]:
     return ops
 
 
-def run(firmware: Path, image: bytes, inputs: np.ndarray, probes: Sequence[tuple[int, int]] = ((0, 0),)) -> Run:
-    """Run int8 inputs [n, h, w, c] on the firmware in QEMU under each probe (seed, step)."""
+def emulate(firmware: Path, folder: Path) -> None:
+    """Run a firmware to its end, with a clock that counts instructions; its files are in the folder."""
     if shutil.which("qemu-system-arm") is None:
         raise UserError("qemu-system-arm is missing, it emulates the Cortex-M55: apt-get install qemu-system-arm.")
+    command = [
+        "qemu-system-arm", "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-serial", "none",
+        "-icount", "shift=5,sleep=off", "-semihosting-config", "enable=on,target=native", "-kernel", str(firmware),
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = " ".join((done.stdout + done.stderr).split())
+        raise UserError(f"the emulated Cortex-M55 ended with exit code {done.returncode}: {words[:500]}")
+
+
+def run(firmware: Path, image: bytes, inputs: np.ndarray, probes: Sequence[tuple[int, int]] = ((0, 0),)) -> Run:
+    """Run int8 inputs [n, h, w, c] on the firmware in QEMU under each probe (seed, step)."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "image.zimg").write_bytes(image)
         (folder / "inputs.bin").write_bytes(np.ascontiguousarray(inputs).tobytes())
         packed = b"".join(struct.pack("<Qii", seed, step, 0) for seed, step in probes)
         (folder / "probes.bin").write_bytes(struct.pack("<I", len(inputs)) + packed)
-        command = [
-            "qemu-system-arm", "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-serial", "none",
-            "-icount", "shift=5,sleep=off", "-semihosting-config", "enable=on,target=native", "-kernel", str(firmware),
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            words = " ".join((done.stdout + done.stderr).split())
-            raise UserError(f"the emulated Cortex-M55 ended with exit code {done.returncode}: {words[:500]}")
+        emulate(firmware, folder)
         outputs = np.fromfile(folder / "outputs.bin", np.int8).reshape(len(probes), len(inputs), -1)
         report = (folder / "report.bin").read_bytes()
     ops, activations, scratch, _ = struct.unpack_from("<IIII", report)

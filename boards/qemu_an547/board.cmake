@@ -18,3 +18,4 @@ add_firmware(zo_board ${APP_SOURCES} ${BOARD_DIR}/port.c)
 
 list(FILTER APP_SOURCES EXCLUDE REGEX "/tflm_app/app/") # no commands, no link
 add_firmware(m55_bench ${APP_SOURCES} ${BOARD_DIR}/bench.c)
+add_firmware(m55_zo ${APP_SOURCES} ${BOARD_DIR}/zo_cases.c)

@@ -30,17 +30,19 @@ struct sums_and_signs {
     uint16_t rounding[BLOCK];             /* what is added before the shift by 16 */
 };
 
-/* Directions that are missing in the last group have coefficient 0. */
+/* Every direction doubles the sums: with -c, then with +c. Those that the last group lacks have coefficient 0. */
 static void make_sums(const struct zo_update *update, struct group_sums *sums)
 {
-    for (uint32_t first = 0; first < update->directions; first += GROUP, sums++)
-        for (uint32_t i = 0; i < 1 << GROUP; i++) {
-            sums->sum[i] = 0;
-            for (uint32_t j = 0; j < GROUP && first + j < update->directions; j++) {
-                int32_t c = update->coefficients[first + j];
-                sums->sum[i] += i >> j & 1 ? c : -c;
+    for (uint32_t first = 0; first < update->directions; first += GROUP, sums++) {
+        sums->sum[0] = 0;
+        for (uint32_t j = 0; j < GROUP; j++) {
+            int32_t c = first + j < update->directions ? update->coefficients[first + j] : 0;
+            for (uint32_t i = 0; i < 1u << j; i++) {
+                sums->sum[i + (1 << j)] = sums->sum[i] + c;
+                sums->sum[i] -= c;
             }
         }
+    }
 }
 
 static void make_signs(const struct zo_update *update, uint32_t block, struct group_signs *signs)
