@@ -63,38 +63,96 @@ static void make_rounding(uint64_t seed, uint32_t index, uint16_t *rounding)
         philox4x32_blocks(seed, (index + i) / 8, PHILOX_ROUNDING, (uint32_t *)(rounding + i));
 }
 
-/* One chunk of weights at w, of which some lanes are to change. Lane l of a_k sums for weight 4 l + k. */
-static inline void update_chunk(int8_t *w, uint32_t chunk, mve_pred16_t lanes, const struct sums_and_signs *s,
-                                int8_t limit, struct zo_update_result *result)
+/* Sums of a chunk of weights: lane l of of[k] is that of weight 4 l + k. */
+struct chunk_sums {
+    int32x4_t of[4];
+};
+
+/* Assembler, because GCC 12 keeps a zero in one of the eight vector registers, all of which this takes. */
+static inline struct chunk_sums add_groups(struct chunk_sums a, const struct sums_and_signs *s, uint32_t chunk)
 {
-    uint32x4x2_t rounding = vld2q_u32((const uint32_t *)(s->rounding + CHUNK * chunk));
-    const uint32x4_t low = vdupq_n_u32(0xFFFF);
-    int32x4_t a0 = vreinterpretq_s32_u32(vandq_u32(rounding.val[0], low));
-    int32x4_t a1 = vreinterpretq_s32_u32(vshrq_n_u32(rounding.val[0], 16));
-    int32x4_t a2 = vreinterpretq_s32_u32(vandq_u32(rounding.val[1], low));
-    int32x4_t a3 = vreinterpretq_s32_u32(vshrq_n_u32(rounding.val[1], 16));
-    for (uint32_t g = 0; g < s->groups; g++) {
-        const int32_t *sums = s->sums[g].sum;
-        uint8x16_t index = vdupq_n_u8(0);
-        for (uint32_t j = 0; j < GROUP; j++)
-            index = vaddq_m_n_u8(index, index, (uint8_t)(1 << j), s->signs[g].of[j][chunk]);
-        uint16x8_t even = vmovlbq_u8(index), odd = vmovltq_u8(index);
-        a0 = vaddq_s32(a0, vldrwq_gather_shifted_offset_s32(sums, vmovlbq_u16(even)));
-        a1 = vaddq_s32(a1, vldrwq_gather_shifted_offset_s32(sums, vmovlbq_u16(odd)));
-        a2 = vaddq_s32(a2, vldrwq_gather_shifted_offset_s32(sums, vmovltq_u16(even)));
-        a3 = vaddq_s32(a3, vldrwq_gather_shifted_offset_s32(sums, vmovltq_u16(odd)));
-    }
-    int16x8_t even = vshrnbq_n_s32(vuninitializedq_s16(), a0, 16), odd = vshrnbq_n_s32(vuninitializedq_s16(), a1, 16);
-    even = vshrntq_n_s32(even, a2, 16);
-    odd = vshrntq_n_s32(odd, a3, 16);
-    int8x16_t old = vldrbq_z_s8(w, lanes);
-    int8x16_t new = vqmovnbq_s16(vuninitializedq_s8(), vsubq_s16(vmovlbq_s8(old), even));
-    new = vqmovntq_s16(new, vsubq_s16(vmovltq_s8(old), odd));
-    new = vmaxq_s8(vminq_s8(new, vdupq_n_s8(limit)), vdupq_n_s8((int8_t)-limit));
-    vstrbq_p_s8(w, new, lanes);
-    uint8x16_t one = vdupq_n_u8(1);
-    result->changed = vaddvaq_p_u8(result->changed, one, vcmpneq_m_s8(new, old, lanes));
-    result->at_rail = vaddvaq_p_u8(result->at_rail, one, vcmpeqq_m_n_s8(vabsq_s8(new), limit, lanes));
+    const uint16_t *signs = &s->signs[0].of[0][chunk];
+    const struct group_sums *sums = s->sums;
+    uint32_t groups = s->groups;
+    int32x4_t index, pairs, quad, sum;
+#define ADD_BIT(BIT)                                                                                                   \
+    "ldrh r4, [%[signs]], #16\n"                                                                                       \
+    "vmsr p0, r4\n"                                                                                                    \
+    "vpst\n"                                                                                                           \
+    "vaddt.i8 %q[index], %q[index], " BIT "\n"
+#define ADD_SUMS(A, HALF, PAIRS)                                                                                       \
+    "vmovl" HALF ".u16 %q[quad], %q[" PAIRS "]\n"                                                                      \
+    "vldrw.u32 %q[sum], [%[sums], %q[quad], uxtw #2]\n"                                                                \
+    "vadd.i32 %q[" A "], %q[" A "], %q[sum]\n"
+    __asm("mov r5, #1\n"
+          "mov r6, #2\n"
+          "mov r7, #4\n"
+          "mov r8, #8\n"
+          "dls lr, %[groups]\n"
+          "1: vmov.i32 %q[index], #0\n" /* */
+          ADD_BIT("r5") ADD_BIT("r6") ADD_BIT("r7") ADD_BIT("r8")
+          "vmovlb.u8 %q[pairs], %q[index]\n"
+          "vmovlt.u8 %q[index], %q[index]\n" /* */
+          ADD_SUMS("a0", "b", "pairs") ADD_SUMS("a1", "b", "index")
+          ADD_SUMS("a2", "t", "pairs") ADD_SUMS("a3", "t", "index")
+          "add %[sums], %[sums], %[bytes]\n"
+          "le lr, 1b\n"
+          : [a0] "+t"(a.of[0]), [a1] "+t"(a.of[1]), [a2] "+t"(a.of[2]), [a3] "+t"(a.of[3]), [index] "=&t"(index),
+            [pairs] "=&t"(pairs), [quad] "=&t"(quad), [sum] "=&t"(sum), [signs] "+r"(signs), [sums] "+r"(sums)
+          : [groups] "r"(groups), [bytes] "i"(sizeof *sums), "m"(*s)
+          : "r4", "r5", "r6", "r7", "r8", "lr", "p0", "cc");
+#undef ADD_BIT
+#undef ADD_SUMS
+    return a;
+}
+
+/* The terms of a chunk of weights that their sums start with. */
+static inline struct chunk_sums rounding_of(const struct sums_and_signs *s, uint32_t chunk)
+{
+    uint16x8x2_t terms = vld2q_u16(s->rounding + CHUNK * chunk); /* of even weights, of odd ones */
+    return (struct chunk_sums){{
+        vreinterpretq_s32_u32(vmovlbq_u16(terms.val[0])),
+        vreinterpretq_s32_u32(vmovlbq_u16(terms.val[1])),
+        vreinterpretq_s32_u32(vmovltq_u16(terms.val[0])),
+        vreinterpretq_s32_u32(vmovltq_u16(terms.val[1])),
+    }};
+}
+
+/* One chunk of weights at w, of which some lanes are to change. Assembler, because GCC 12 moves every predicate from and
+ * to the core's registers: a comparison under one narrows it for what follows. */
+static inline void update_chunk(int8_t *w, struct chunk_sums a, mve_pred16_t lanes, int32_t limit,
+                                struct zo_update_result *result)
+{
+    int16x8_t even = vshrntq_n_s32(vshrnbq_n_s32(vuninitializedq_s16(), a.of[0], 16), a.of[2], 16);
+    int16x8_t odd = vshrntq_n_s32(vshrnbq_n_s32(vuninitializedq_s16(), a.of[1], 16), a.of[3], 16);
+    int8x16_t old, new, other;
+    __asm volatile("vmsr p0, %[lanes]\n"
+                   "vpst\n"
+                   "vldrbt.8 %q[old], [%[w]]\n"
+                   "vmovlb.s8 %q[new], %q[old]\n"
+                   "vsub.i16 %q[even], %q[new], %q[even]\n"
+                   "vmovlt.s8 %q[new], %q[old]\n"
+                   "vsub.i16 %q[odd], %q[new], %q[odd]\n"
+                   "vqmovnb.s16 %q[new], %q[even]\n"
+                   "vqmovnt.s16 %q[new], %q[odd]\n"
+                   "vdup.8 %q[other], %[limit]\n"
+                   "vmin.s8 %q[new], %q[new], %q[other]\n"
+                   "vneg.s8 %q[other], %q[other]\n"
+                   "vmax.s8 %q[new], %q[new], %q[other]\n"
+                   "vmov.i8 %q[other], #1\n"
+                   "vpsttt\n"
+                   "vstrbt.8 %q[new], [%[w]]\n"
+                   "vcmpt.i8 ne, %q[new], %q[old]\n"
+                   "vaddvat.u8 %[changed], %q[other]\n"
+                   "vabs.s8 %q[new], %q[new]\n"
+                   "vmsr p0, %[lanes]\n"
+                   "vpstt\n"
+                   "vcmpt.i8 eq, %q[new], %[limit]\n"
+                   "vaddvat.u8 %[at_rail], %q[other]\n"
+                   : [even] "+t"(even), [odd] "+t"(odd), [old] "=&t"(old), [new] "=&t"(new), [other] "=&t"(other),
+                     [changed] "+Te"(result->changed), [at_rail] "+Te"(result->at_rail)
+                   : [w] "r"(w), [lanes] "r"((uint32_t)lanes), [limit] "r"(limit)
+                   : "p0", "memory");
 }
 
 struct zo_update_result zo_apply_update(const struct zo_weights *weights, const struct zo_update *update)
@@ -112,7 +170,8 @@ struct zo_update_result zo_apply_update(const struct zo_weights *weights, const 
             make_rounding(update->rounding_seed, run.index - first, s.rounding);
         for (uint32_t at = first / CHUNK * CHUNK; at < last; at += CHUNK) {
             uint32_t from = first > at ? first - at : 0, to = last - at < CHUNK ? last - at : CHUNK;
-            update_chunk(run.w + at - first, at / CHUNK, mve_lanes(from, to), &s, (int8_t)weights->limit, &result);
+            struct chunk_sums a = add_groups(rounding_of(&s, at / CHUNK), &s, at / CHUNK);
+            update_chunk(run.w + at - first, a, mve_lanes(from, to), weights->limit, &result);
         }
     }
     return result;
