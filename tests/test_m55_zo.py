@@ -135,11 +135,9 @@ def network_case(q: int, rounding: str = NEAREST, step: int = 0) -> Case:
     return Case(counts, gaps, image.mu_max, image.get_weights(), 5, step, rounding, seeds, coefficients)
 
 
-def update_bound(kernels: str, rounding: str, q: int) -> float:
-    """Instructions a weight."""
-    if kernels == "mve":
-        return 8 + 2 * q
-    return 10 + 7 * q + (30 if rounding == STOCHASTIC else 0)
+# Instructions a weight, a little above what was measured with GCC 12.2: perturb; update: at least, a direction, and the
+# random bits of stochastic rounding.
+BOUNDS = {"mve": (1, 8, 2, 5), "words": (12, 10, 7, 22), "portable": (12, 10, 7, 22)}
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -147,10 +145,10 @@ def test_instructions_per_weight(kernels, tmp_path):
     probes = [network_case(0, step=step) for step in (2, -4)]
     updates = [network_case(q, rounding) for rounding in (NEAREST, STOCHASTIC) for q in (1, 4, 16, 64)]
     found = run(kernels, probes + updates, tmp_path)
-    count = len(probes[0].weights)
-    for case, result in zip(probes + updates, found, strict=True):
-        print(kernels, count, case.rounding, len(case.seeds), f"{result.instructions / count:.2f}")
-    for result in found[: len(probes)]:
-        assert result.instructions <= (3 if kernels == "mve" else 12) * count
-    for case, result in zip(updates, found[len(probes) :], strict=True):
-        assert result.instructions <= update_bound(kernels, case.rounding, len(case.seeds)) * count
+    counts = [result.instructions / len(probes[0].weights) for result in found]
+    perturbing, least, direction, random_bits = BOUNDS[kernels]
+    assert max(counts[:2]) <= perturbing
+    for case, count in zip(updates, counts[2:], strict=True):
+        assert count <= least + direction * len(case.seeds) + random_bits * (case.rounding == STOCHASTIC)
+    again = run(kernels, probes[:1], tmp_path)[0]
+    assert abs(again.instructions - found[0].instructions) <= 1

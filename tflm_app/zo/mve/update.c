@@ -1,6 +1,6 @@
 /* Four directions at a time: what they add to a weight is one of sixteen sums, and the four signs say which. The signs
- * of sixteen weights in one direction are a predicate as they come; under it a bit is added to sixteen indices, by which
- * the sums are then gathered. Sums of sixteen weights over all directions stay in four registers.
+ * of sixteen weights in one direction are a predicate as they come; under it a bit is added to sixteen indices, by
+ * which the sums are then gathered. Sums of sixteen weights over all directions stay in four registers.
  *
  * Stack: about 2.5 KiB. */
 #include <arm_mve.h>
@@ -90,13 +90,11 @@ static inline struct chunk_sums add_groups(struct chunk_sums a, const struct sum
           "mov r8, #8\n"
           "dls lr, %[groups]\n"
           "1: vmov.i32 %q[index], #0\n" /* */
-          ADD_BIT("r5") ADD_BIT("r6") ADD_BIT("r7") ADD_BIT("r8")
-          "vmovlb.u8 %q[pairs], %q[index]\n"
-          "vmovlt.u8 %q[index], %q[index]\n" /* */
-          ADD_SUMS("a0", "b", "pairs") ADD_SUMS("a1", "b", "index")
-          ADD_SUMS("a2", "t", "pairs") ADD_SUMS("a3", "t", "index")
-          "add %[sums], %[sums], %[bytes]\n"
-          "le lr, 1b\n"
+          ADD_BIT("r5") ADD_BIT("r6") ADD_BIT("r7") ADD_BIT("r8") "vmovlb.u8 %q[pairs], %q[index]\n"
+                                                                  "vmovlt.u8 %q[index], %q[index]\n" /* */
+          ADD_SUMS("a0", "b", "pairs") ADD_SUMS("a1", "b", "index") ADD_SUMS("a2", "t", "pairs")
+              ADD_SUMS("a3", "t", "index") "add %[sums], %[sums], %[bytes]\n"
+                                           "le lr, 1b\n"
           : [a0] "+t"(a.of[0]), [a1] "+t"(a.of[1]), [a2] "+t"(a.of[2]), [a3] "+t"(a.of[3]), [index] "=&t"(index),
             [pairs] "=&t"(pairs), [quad] "=&t"(quad), [sum] "=&t"(sum), [signs] "+r"(signs), [sums] "+r"(sums)
           : [groups] "r"(groups), [bytes] "i"(sizeof *sums), "m"(*s)
@@ -118,8 +116,8 @@ static inline struct chunk_sums rounding_of(const struct sums_and_signs *s, uint
     }};
 }
 
-/* One chunk of weights at w, of which some lanes are to change. Assembler, because GCC 12 moves every predicate from and
- * to the core's registers: a comparison under one narrows it for what follows. */
+/* One chunk of weights at w, of which some lanes are to change. Assembler, because GCC 12 moves every predicate from
+ * and to the core's registers: a comparison under one narrows it for what follows. */
 static inline void update_chunk(int8_t *w, struct chunk_sums a, mve_pred16_t lanes, int32_t limit,
                                 struct zo_update_result *result)
 {
