@@ -58,6 +58,8 @@ class Config:
     port: str | None
     memory: int | None
     threads: int | None
+    link: str | None
+    kernels: str | None
     dataset: str
     data_dir: str | None
     shift: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from click.core import ParameterSource
 
 from converters.device_image import DeviceImage
 from converters.errors import UserError
-from pipeline import cli, datasets
+from pipeline import board_options, cli, datasets
 from pipeline.datasets import shifts
 from pipeline.datasets.dataset import Dataset, Split
 from pipeline.run import Config, Run, read_config
 from pipeline.samples import Samples, checksum
 from pipeline.stopwatch import Stopwatch
-from pipeline.targets.boards import BOARDS, open_board
+from pipeline.targets.boards import OPTIONS, open_board
 from pipeline.targets.lockstep import Lockstep
 from pipeline.targets.target import NEAREST, STOCHASTIC, Target, board_title
 from pipeline.trainer import Summary, Trainer
@@ -32,17 +32,12 @@ Q_SCHEDULES = {"qscheduler": (4, 32), "fixed": (8, 8), "linear": (4, 16), "adaze
 DEFAULT_BUDGET = 100_000
 # A shift's noise does not depend on the run's seed: every seed adapts to the same pictures.
 ADAPT_SHIFT_SEED, TEST_SHIFT_SEED = 1, 2
-ON_RESUME = {"resume", "board", "port", "threads", "memory", "budget", "steps", "data_dir", "keep", "lockstep"}
+ON_RESUME = {"resume", "board", *board_options.NAMES, "budget", "steps", "data_dir", "keep", "lockstep"}
 
 
 @cli.command()
 @click.option("--image", type=click.Path(path_type=Path), help="Device image (.zimg) made by pipeline.convert.")
-@click.option(
-    "--board", type=click.Choice([*BOARDS, "twin"]), default="native", help="twin: tflite-runtime, equal bit for bit."
-)
-@click.option("--port", help="HOST:PORT of a board that listens elsewhere.")
-@click.option("--threads", type=click.IntRange(1, 256), help="Threads of a native board or twin.  [default: all cores]")
-@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Memory of a native board, in MiB.")
+@board_options.board_options("twin", help="twin: tflite-runtime, equal bit for bit.")
 @click.option("--dataset", type=click.Choice(datasets.NAMES), help="Data set; the image's own by default.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set's files are.")
 @click.option("--shift", type=click.Choice(shifts.SHIFTS), default="brightness", help="What changed in the field.")
@@ -85,8 +80,6 @@ def main(**options) -> None:
     again. A run that was stopped, by whatever, continues with --resume RUN as if nothing had happened; a larger
     --budget (or --steps) then goes on from there.
     """
-    if options["port"] is not None and (options["threads"] is not None or options["memory"] is not None):
-        raise click.UsageError("--threads and --memory are for a board started here: they exclude --port.")
     run, splits = _resume(options) if options["resume"] else _create(options)
     try:
         with _resumable(run, " --port HOST:PORT" * bool(run.config.port)) if options["resume"] else _discarding(run):
@@ -103,6 +96,7 @@ def main(**options) -> None:
 
 
 def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
+    board_options.check(options)
     if options["image"] is None:
         raise click.UsageError("name a device image with --image, or a run to continue with --resume.")
     if options["budget"] is not None and options["steps"] is not None:
@@ -146,6 +140,8 @@ def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
         port=options["port"],
         memory=options["memory"],
         threads=options["threads"],
+        link=options["link"],
+        kernels=options["kernels"],
         dataset=name,
         data_dir=str(options["data_dir"]) if options["data_dir"] else None,
         shift=options["shift"],
@@ -188,7 +184,10 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
         raise click.UsageError(f"this run counts its budget in {kind}: give --{kind}.")
     if kind in given and options[kind] < getattr(old, kind):
         raise click.UsageError(f"--{kind} may only grow: the run has {getattr(old, kind)}.")
-    changes = {name: options[name] for name in given & {"board", "port", "memory", "threads", "keep", kind}}
+    changes = {name: options[name] for name in given & {"board", *board_options.NAMES, "keep", kind}}
+    if "board" in changes:  # what was said of the board before need not mean anything to this one
+        changes = dict.fromkeys(set(board_options.NAMES) - OPTIONS[changes["board"]]) | changes
+    board_options.check(asdict(old) | changes)
     if "data_dir" in given:
         changes["data_dir"] = str(options["data_dir"])
     run = Run.resume(path)
@@ -257,7 +256,7 @@ def _run_path(name: str | None, config: Config) -> Path:
 def _open(run: Run, lockstep: int | None) -> Target:
     """The board of the run, alone or in lockstep with the twin."""
     config = run.config
-    where = {"threads": config.threads, "memory": config.memory, "port": config.port}
+    where = {name: getattr(config, name) for name in board_options.NAMES}
     target = _twin(run) if config.board == "twin" else open_board(config.board, run.image.raw, **where)
     try:
         if target.info.image_crc != run.image.crc:
@@ -358,7 +357,7 @@ def _print_summary(run: Run, s: Summary, test_images: int) -> None:
             f"{s.passes_per_second:,.0f} forward passes/s on {s.board} ({s.runner}, {cli.count(s.threads, 'thread')})",
         ),
         ("weights", f"{s.weights_changed:,} of {s.weights:,} differ from the image; CRC-32 {s.weights_crc:08x}"),
-        *((f"memory: {purpose}", f"{size:,} bytes") for purpose, size in s.memory.items()),
+        *((f"memory: {purpose}", f"{size:,} bytes") for purpose, size in s.memory.items() if size),
         ("adapted model", f"{run.path / 'adapted.tflite'} (the weights after step {s.kept_step})"),
     ]
     for name, value in rows:

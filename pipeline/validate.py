@@ -22,11 +22,11 @@ from converters.device_image import DeviceImage
 from converters.errors import UserError
 from converters.plan import Plan, compile_plan
 from converters.tflite_model import Graph, read_graph
-from pipeline import cli, datasets
+from pipeline import board_options, cli, datasets
 from pipeline.files import write_atomic
 from pipeline.oracles import Oracle, TfliteInterpreter, open_oracles
 from pipeline.run import disk_errors
-from pipeline.targets.boards import BOARDS, open_board
+from pipeline.targets.boards import open_board
 from pipeline.targets.client import Board, CannotTrace
 from pipeline.targets.target import board_title
 from pipeline.train_ondevice import load_dataset, read_image
@@ -75,10 +75,7 @@ class OpResult:
 
 @cli.command()
 @click.option("--image", type=click.Path(path_type=Path), required=True, help="Device image made by pipeline.convert.")
-@click.option("--board", type=click.Choice(BOARDS), default="native", help="What is to be compared.")
-@click.option("--port", help="HOST:PORT of a board that listens elsewhere.")
-@click.option("--threads", type=click.IntRange(1, 256), help="Threads of board and oracle.  [default: all cores]")
-@click.option("--memory", type=click.IntRange(1), metavar="MIB", help="Memory of a native board, in MiB.")
+@board_options.board_options(help="What is to be compared.")
 @click.option("--dataset", type=click.Choice(datasets.NAMES), help="Test images of a data set, with accuracies.")
 @click.option(
     "--data-dir", type=click.Path(path_type=Path), help="Where its files are; alone: the image's own data set."
@@ -96,12 +93,12 @@ def main(**options) -> None:
     for path in (options["json_file"], options["dump"]):
         if path is not None and not path.parent.is_dir():
             raise UserError(f"there is no folder {path.parent}: make it, or name another place.")
-    if options["port"] is not None and options["memory"] is not None:
-        raise click.UsageError("--memory is for a board started here: it excludes --port.")
+    # --threads are the oracles' as well, whatever the board.
+    board_options.check(options, set(board_options.NAMES) - {"threads"})
     image = read_image(options["image"])
     inputs = _inputs(image, options)
     with ExitStack() as stack:
-        where = {"threads": options["threads"], "memory": options["memory"], "port": options["port"]}
+        where = {name: options[name] for name in board_options.NAMES}
         board = stack.enter_context(closing(open_board(options["board"], image.raw, **where)))
         oracles = open_oracles(image.tflite, options["threads"] or os.cpu_count() or 1)
         for oracle in oracles:

@@ -17,7 +17,7 @@ from pipeline.run import Config, Metrics, write_config
 
 CONFIG = Config(
     image="artifacts/x/<x>.zimg", image_crc=1, samples_crc=1, board="native", port=None, memory=None,
-    threads=None, dataset="eurosat",
+    threads=None, link=None, kernels=None, dataset="eurosat",
     data_dir=None, shift="noise", severity=3, samples=40, budget=1000, steps=None, batch=8, estimator="two-sided", mu=2,
     lr=1.0, lr_schedule="constant", coupling="none", rounding="nearest", q_schedule="qscheduler", q=2, q_max=8,
     window=0, seed=7, eval_every=0, eval_images=0, keep="last",

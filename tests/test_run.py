@@ -29,7 +29,7 @@ def image():
 def config(image):
     return Config(
         image="x.zimg", image_crc=image.crc, samples_crc=1, board="twin", port=None, memory=None,
-        threads=None, dataset="fashion_mnist",
+        threads=None, link=None, kernels=None, dataset="fashion_mnist",
         data_dir=None, shift="none", severity=3, samples=40, budget=None, steps=20, batch=8, estimator="two-sided",
         mu=2, lr=1.0, lr_schedule="constant", coupling="none", rounding="nearest", q_schedule="fixed", q=2, q_max=2,
         window=0, seed=7, eval_every=0, eval_images=0, keep="last",

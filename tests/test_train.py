@@ -445,7 +445,7 @@ def test_the_board_dies_in_the_middle_of_a_step(place, reference, monkeypatch):
         (["--q", 65], 2, "65"),
         (["--q-schedule", "adazeta", "--q", 8], 2, "--q-max only"),
         (["--q-schedule", "fixed", "--q-max", 16], 2, "--q only"),
-        (["--port", "localhost:1"], 2, "exclude --port"),
+        (["--port", "localhost:1"], 2, "excludes --port"),
         (["--lr", -1], 2, "--lr"),
         (["--budget", 100], 2, "exclude"),
         (["--severity", 6], 2, "6"),

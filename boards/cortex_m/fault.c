@@ -45,14 +45,23 @@ static void print_words(const char *const names[], const uint32_t *values, size_
         print_word(names[i], values[i]);
 }
 
-/* Words on the stack that are addresses in the code, with the lowest bit set as return addresses have it. Most are
- * the callers, the innermost first; some may be left over. */
+/* Whether an address, lowest bit set as for Thumb code, is one that a call would leave: BL or BLX Rm stands before it.
+ */
+static bool is_return_address(uint32_t address)
+{
+    if (!(address & 1) || address < (uintptr_t)text_start + 4 || address >= (uintptr_t)text_end)
+        return false;
+    const uint16_t *next = (const uint16_t *)(uintptr_t)(address - 1);
+    return (next[-1] & 0xFF87) == 0x4780 || ((next[-2] & 0xF800) == 0xF000 && (next[-1] & 0xD000) == 0xD000);
+}
+
+/* Return addresses on the stack. Most are those of the callers, the innermost first; some may be left over. */
 static void print_callers(const uint32_t *at)
 {
     const uint32_t *end = process_stack + BOARD_STACK_BYTES / 4;
     board_print("\n@CALLERS");
     for (int count = 0; at >= process_stack && at < end && count < MAX_CALLERS; at++)
-        if (*at & 1 && *at >= (uintptr_t)text_start && *at < (uintptr_t)text_end) {
+        if (is_return_address(*at)) {
             print_word("at", *at);
             count++;
         }

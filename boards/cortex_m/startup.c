@@ -66,7 +66,7 @@ __attribute__((naked)) void reset(void)
           "bl prepare\n"
           "ldr r0, =process_stack\n msr psplim, r0\n"
           "add r0, %0\n msr psp, r0\n"
-          "mov r0, #2\n msr control, r0\n isb\n"
+          "mov r0, #2\n msr control, r0\n isb\n mov lr, #0\n" /* nobody called */
           "b run" ::"i"(BOARD_STACK_BYTES));
 }
 

@@ -16,6 +16,12 @@ endfunction()
 
 add_firmware(zo_board ${APP_SOURCES} ${BOARD_DIR}/port.c)
 
+option(PROVOKE "firmware for tests: faults by command, an impatient watchdog" OFF)
+if(PROVOKE)
+  target_sources(zo_board PRIVATE ${CORTEX_M_DIR}/provoke.c)
+  target_compile_definitions(zo_board PRIVATE PROVOKE BOARD_WATCHDOG_SECONDS=2)
+endif()
+
 list(FILTER APP_SOURCES EXCLUDE REGEX "/tflm_app/app/") # no commands, no link
 add_firmware(m55_bench ${APP_SOURCES} ${BOARD_DIR}/bench.c)
 add_firmware(m55_zo ${APP_SOURCES} ${BOARD_DIR}/zo_cases.c)

@@ -21,7 +21,12 @@ NATIVE_MAX_THREADS = 64  # boards/native/board_config.h
 AN547_MEMORY = 1024  # MiB of DDR, boards/qemu_an547/port.c
 LINKS = ("pipe", "uart")  # of the emulated board; the first is the default
 KERNELS = ("words", "mve", "portable")  # of the emulated board: fast in emulation, Helium, plain C
-OPTIONS = {"native": {"threads", "memory", "port"}, "qemu_an547": {"memory", "link", "kernels"}}
+# What may be said of a board; the twin (pipeline/targets/twin.py) is none, but may stand in its place.
+OPTIONS = {
+    "native": {"threads", "memory", "port"},
+    "qemu_an547": {"memory", "link", "kernels"},
+    "twin": {"threads"},
+}
 
 
 def _tool(name: str) -> str | None:
@@ -86,15 +91,11 @@ def open_board(
 
     threads: workers of the native board, all cores by default. memory: MiB for image, activations and samples of the
     native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere.
-    link, kernels: one of LINKS and KERNELS, of the emulated board. Raises UserError for an unknown board, an option
-    that it has not got, a missing tool, or a board that refuses the image.
+    link, kernels: one of LINKS and KERNELS, of the emulated board. Raises UserError for an unknown board, a missing
+    tool, or a board that refuses the image.
     """
     if name not in BOARDS:
         raise UserError(f"board '{name}' is unknown: choose one of {', '.join(BOARDS)}.")
-    options = {"threads": threads, "memory": memory, "port": port, "link": link, "kernels": kernels}
-    for option, value in options.items():
-        if value is not None and option not in OPTIONS[name]:
-            raise UserError(f"--{option} means nothing to the {name} board: leave it out.")
     if port is not None:
         return Board(Link(SocketTransport(port)), image)
     if name == "native":
@@ -127,12 +128,14 @@ def start_an547(
         qemu, "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-semihosting-config", arguments,
         "-serial", "stdio" if uart else "none", "-kernel", str(firmware),
     ]  # fmt: skip
+    if prlimit := shutil.which("prlimit"):  # Linux; QEMU aborts when the core locks up
+        command = [prlimit, "--core=0", *command]
     if count:
         command += ["-icount", "shift=5,sleep=off"]
 
     def explain(code: int, printed: str) -> str:
         fault = Fault.parse(printed)
-        return f": {fault.describe(firmware)}" if fault else words_of_end(code, printed)
+        return f"the board stopped: {fault.describe(firmware)}" if fault else words_of_end(code, printed)
 
     # A UART does not tell the firmware that the host has gone.
     return ProcessTransport(command, patience=0 if uart else 5, explain=explain)

@@ -102,7 +102,7 @@ class Board:
         except Refused as e:
             self._refuse(e)
         except LinkClosed as e:
-            raise UserError(f"the board is gone: its link closed{self._describe_end()}.") from e
+            raise UserError(self._describe_end() or "the board is gone: its link closed.") from e
 
     @staticmethod
     def _refuse(e: Refused) -> NoReturn:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
 
 EXCEPTIONS = {
     2: "the watchdog", 3: "HardFault", 4: "MemManage fault", 5: "BusFault", 6: "UsageFault", 7: "SecureFault",
@@ -21,9 +24,9 @@ CAUSES = {  # bits of CFSR
     3: "memory protection while returning from an exception",
     4: "memory protection while taking an exception",
     5: "memory protection while saving floating-point registers",
-    8: "code fetched from an address where nothing is",
-    9: "access to an address where nothing is",
-    10: "access to an address where nothing is",
+    8: "code fetched from memory that is not there",
+    9: "access to memory that is not there",
+    10: "access to memory that is not there",
     11: "bus error while returning from an exception",
     12: "bus error while taking an exception",
     13: "bus error while saving floating-point registers",
@@ -34,6 +37,11 @@ CAUSES = {  # bits of CFSR
     20: "stack overflow",
     24: "unaligned access",
     25: "division by zero",
+}
+HARD_CAUSES = {  # bits of HFSR, for a HardFault without one of CFSR
+    1: "the vector table cannot be read",
+    30: "a fault that could not be taken as what it was",
+    31: "a breakpoint without a debugger",
 }
 MMFAR_VALID, BFAR_VALID, STACK_OVERFLOW = 1 << 7, 1 << 15, 1 << 20
 REGISTERS = (*(f"r{i}" for i in range(13)), "sp", "lr", "pc", "xpsr", "cfsr", "hfsr", "mmfar", "bfar")
@@ -67,12 +75,14 @@ class Fault:
     def what(self) -> str:
         """ "stack overflow (UsageFault)"."""
         if self.exception is None:
-            return "the core locked up (a fault while it was handling a fault)"
+            return "the core locked up (a fault where none could be taken)"
         if self.exception == 2:
             return "the watchdog ran out (a command made no progress)"
         name = EXCEPTIONS.get(self.exception, f"exception {self.exception}")
         cfsr = self.registers["cfsr"]
+        hfsr = self.registers.get("hfsr", 0)
         causes = dict.fromkeys(words for bit, words in CAUSES.items() if cfsr >> bit & 1)
+        causes = causes or dict.fromkeys(words for bit, words in HARD_CAUSES.items() if hfsr >> bit & 1)
         address = ""
         if cfsr & MMFAR_VALID:
             address = f" at address 0x{self.registers['mmfar']:08x}"
@@ -83,7 +93,8 @@ class Fault:
     def describe(self, firmware: Path) -> str:
         """Two sentences and a table of registers; places as function and line, from the firmware's ELF file."""
         pc = self.registers.get("pc", 0)
-        places = _places(firmware, [pc, *(a & ~1 for a in self.callers)])
+        # A return address has bit 0 set and is that of the next instruction; the call, of two or four, stands before.
+        places = _places(firmware, [pc, *(a - 3 for a in self.callers)])
         where = places[0] or f"0x{pc:08x}"
         callers = list(dict.fromkeys(p for p in places[1:] if p))
         called = f" On the stack: {', '.join(callers)}." if callers else ""
@@ -97,9 +108,18 @@ def _places(firmware: Path, addresses: list[int]) -> list[str]:
     tool = shutil.which("arm-none-eabi-addr2line")
     if tool is None or not firmware.exists():
         return [""] * len(addresses)
-    command = [tool, "-e", str(firmware), "-f", "-s", *(hex(a) for a in addresses)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    return [
-        "" if "??" in line else f"{function} ({line.split(' (')[0]})"
-        for function, line in zip(lines[0::2], lines[1::2], strict=True)
-    ]
+    command = [tool, "-e", str(firmware), "-a", "-f", "-i", *(hex(a) for a in addresses)]
+    words = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return [_place(block.splitlines()[1:]) for block in re.split(r"^(?=0x)", words, flags=re.MULTILINE)[1:]]
+
+
+def _place(lines: list[str]) -> str:
+    """lines: function and file:line in turn, of the place itself and of what it is inlined into."""
+    functions, file = lines[0::2], lines[1].partition(" (")[0]
+    if file.startswith("?"):
+        return ""
+    path, _, number = file.rpartition(":")
+    with suppress(ValueError):
+        path = str(Path(path).resolve().relative_to(ROOT))
+    inlined = f", inlined into {functions[-1]}" if len(functions) > 1 else ""
+    return f"{functions[0]} ({path}:{number}{inlined})"

@@ -15,9 +15,11 @@ from pipeline.targets.link import LinkClosed
 
 
 def words_of_end(code: int, printed: str) -> str:
-    """' (its process ended by signal 9; it printed: ...)'"""
+    """What became of a board's process, for the user."""
     how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-    return f" (its process ended {how}{'; it printed: ' + printed if printed else ''})"
+    return (
+        f"the board is gone: its link closed (its process ended {how}{'; it printed: ' + printed if printed else ''})."
+    )
 
 
 class ProcessTransport:

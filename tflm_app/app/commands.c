@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "app/app.h"
+#include "app/provoke.h"
 
 typedef struct status handler(struct app *app, const uint8_t *payload, uint32_t size);
 
@@ -328,6 +329,17 @@ static bool is_bulk(uint8_t command)
     return command == COMMAND_LOAD_BULK || command == COMMAND_PIXELS_BULK;
 }
 
+#ifdef PROVOKE
+static struct status provoke(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    (void)app;
+    if (size != sizeof(uint32_t))
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof(uint32_t));
+    app_provoke(*(const uint32_t *)payload);
+    return ok();
+}
+#endif
+
 enum need { NEEDS_NOTHING, NEEDS_IMAGE, NEEDS_BATCH };
 
 static const struct {
@@ -351,6 +363,9 @@ static const struct {
     {COMMAND_UPDATE, NEEDS_IMAGE, update},
     {COMMAND_WEIGHTS_CRC, NEEDS_IMAGE, weights_crc},
     {COMMAND_TRACE, NEEDS_BATCH, trace},
+#ifdef PROVOKE
+    {COMMAND_PROVOKE, NEEDS_NOTHING, provoke},
+#endif
 };
 
 static struct status execute(struct app *app)

@@ -21,6 +21,7 @@ enum command {
     COMMAND_UPDATE = 0x33,
     COMMAND_WEIGHTS_CRC = 0x34,
     COMMAND_TRACE = 0x35,
+    COMMAND_PROVOKE = 0x7F, /* in firmware for tests alone (app/provoke.h) */
 };
 
 enum reply {
