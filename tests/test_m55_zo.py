@@ -13,8 +13,9 @@ import pytest
 from test_m55 import pytestmark as pytestmark
 
 from converters.device_image import DeviceImage
-from pipeline.bench_m55 import KERNELS, TICKS_PER_INSTRUCTION, emulate, image_of
-from pipeline.targets.boards import ROOT, build_an547
+from pipeline.bench_m55 import KERNELS, emulate
+from pipeline.plan_ops import image_of
+from pipeline.targets.boards import ROOT, TICKS_PER_INSTRUCTION, build_an547
 from pipeline.zo.update import NEAREST, STOCHASTIC, apply_update, perturb
 
 GAP = 0x55  # what lies between segments, and must lie there afterwards

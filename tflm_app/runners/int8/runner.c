@@ -1,6 +1,7 @@
 /* The in-tree runner: executes the PLAN section with a set of kernels. */
 #include "runners/runner.h"
 
+#include "port/port.h"
 #include "runners/int8/kernels.h"
 #include "zo/weights.h"
 
@@ -58,11 +59,12 @@ void runner_set_probe(struct runner *runner, uint64_t seed, int step)
 {
     if (runner->kernels->pack) {
         runner->stale = true;
-    } else if (seed == runner->probe_seed) {
-        zo_perturb(&runner->image->weights, seed, step - runner->probe_step);
     } else {
-        zo_perturb(&runner->image->weights, runner->probe_seed, -runner->probe_step);
-        zo_perturb(&runner->image->weights, seed, step);
+        int here = seed == runner->probe_seed ? runner->probe_step : 0; /* what of it the weights hold already */
+        if (here != runner->probe_step)
+            zo_perturb(&runner->image->weights, runner->probe_seed, -runner->probe_step);
+        if (step != here)
+            zo_perturb(&runner->image->weights, seed, step - here);
     }
     runner->probe_seed = seed;
     runner->probe_step = step;
@@ -113,33 +115,65 @@ const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t
     return sample_of(runner, work, runner->image->plan.output, sample);
 }
 
-static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t ops)
+/* Where an invocation is: the op that comes next. */
+struct pass {
+    const struct plan_op *op;
+    struct kernel_memory memory;
+};
+
+static struct pass start_pass(const struct runner *runner, uint8_t *work, uint32_t samples)
+{
+    return (struct pass){
+        .op = (const struct plan_op *)runner->image->plan.ops,
+        .memory =
+            {
+                .activations = (int8_t *)work,
+                .scratch = work + runner->memory.activations,
+                .packed = runner->kernels->pack ? runner->packed : NULL,
+                .block = runner->block,
+                .samples = samples,
+            },
+    };
+}
+
+static void run_ops(const struct runner *runner, struct pass *pass, uint32_t count)
 {
     const struct plan *plan = &runner->image->plan;
     const struct kernel_set *kernels = runner->kernels;
-    struct kernel_memory memory = {
-        .activations = (int8_t *)work,
-        .scratch = work + runner->memory.activations,
-        .packed = kernels->pack ? runner->packed : NULL,
-        .block = runner->block,
-        .samples = samples,
-    };
-    const struct plan_op *op = (const struct plan_op *)plan->ops;
-    for (uint32_t i = 0; i < ops; i++, op = plan_next(op)) {
-        uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : samples;
+    struct kernel_memory memory = pass->memory;
+    const struct plan_op *op = pass->op;
+    for (uint32_t i = 0; i < count; i++, op = plan_next(op)) {
+        uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : memory.samples;
         for (memory.sample = 0; memory.sample < calls; memory.sample++)
             kernels->ops[op->kind].run(plan, op, memory);
         memory.packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
     }
+    pass->op = op;
+    pass->memory.packed = memory.packed;
 }
 
 void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
 {
-    invoke(runner, work, samples, runner->image->plan.op_count);
+    struct pass pass = start_pass(runner, work, samples);
+    run_ops(runner, &pass, runner->image->plan.op_count);
 }
 
 const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op)
 {
-    invoke(runner, work, 1, op + 1);
+    struct pass pass = start_pass(runner, work, 1);
+    run_ops(runner, &pass, op + 1);
     return sample_of(runner, work, plan_op_at(&runner->image->plan, op)->out, 0);
+}
+
+bool runner_profile(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t first, uint32_t count,
+                    uint64_t *ticks)
+{
+    struct pass pass = start_pass(runner, work, samples);
+    run_ops(runner, &pass, first);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t start = port_now();
+        run_ops(runner, &pass, 1);
+        ticks[i] = port_now() - start;
+    }
+    return true;
 }
