@@ -18,6 +18,7 @@ import click
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from converters.device_image import DeviceImage
 from converters.errors import UserError
@@ -149,6 +150,9 @@ def measure(
 
     Every round is a training step on random images: q probes of both sides, an update that moves a weight by about 1.
     """
+    most = min(board.info.max_batch, board.info.capacity)
+    if batch > most:
+        raise UserError(f"a batch of {batch} images is beyond the board's limit of {most}: use a smaller --batch.")
     spec, rng = board.image.input, np.random.default_rng(SEED)
     pixels = random_pixels(batch, (spec.height, spec.width, spec.channels), SEED)
     board.write_samples(0, pixels, rng.integers(0, board.info.classes, batch))
@@ -220,7 +224,8 @@ def figure(p: Profile) -> bytes:
         top.set_title(f"Forward pass of one sample: {amount(p.forward, p.unit)} {_noun(p)}")
         _bars(bottom, [phase.phase for phase in p.phases], [phase.cost for phase in p.phases], ORANGE)
         bottom.set_title(f"Training step, q = {p.q}, batch {p.batch}: {amount(p.step, p.unit)} {_noun(p)}")
-        bottom.set_xlabel(p.unit)
+        for axes in (top, bottom):
+            axes.xaxis.set_major_formatter(EngFormatter("s" if p.unit == SECONDS else ""))
         out = io.BytesIO()
         picture.savefig(out, format="png", dpi=150, metadata={"Software": None})
     return out.getvalue()

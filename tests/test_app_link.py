@@ -183,6 +183,8 @@ def test_repeated_update_is_not_applied_twice(board):
         (client.TRACE, struct.pack("<II", 2**32 - 1, 0), 23),
         (client.TRACE, struct.pack("<II", 0, 11 * 9 * 4), 23),
         (client.TRACE, struct.pack("<II", 0, 2**32 - 1), 23),
+        (client.PROFILE, b"", 2),
+        (client.PROFILE, struct.pack("<II", 0, 0), 2),
     ],
 )
 def test_refusals_change_nothing(board, kind, payload, code):
@@ -196,7 +198,9 @@ def test_refusals_change_nothing(board, kind, payload, code):
         assert board.weights_crc() == crc
 
 
-@pytest.mark.parametrize("kind", [client.READ, client.PIXELS, client.LOGITS, client.PROBE, client.UPDATE, client.TRACE])
+@pytest.mark.parametrize(
+    "kind", [client.READ, client.PIXELS, client.LOGITS, client.PROBE, client.UPDATE, client.TRACE, client.PROFILE]
+)
 def test_nothing_works_without_an_image(raw, kind):
     with pytest.raises(Refused) as refused:
         raw.command(kind)

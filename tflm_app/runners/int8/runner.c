@@ -115,65 +115,52 @@ const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t
     return sample_of(runner, work, runner->image->plan.output, sample);
 }
 
-/* Where an invocation is: the op that comes next. */
-struct pass {
-    const struct plan_op *op;
-    struct kernel_memory memory;
+/* Where the ticks of the ops from `first` on go. */
+struct op_clock {
+    uint32_t first;
+    uint64_t *ticks;
 };
 
-static struct pass start_pass(const struct runner *runner, uint8_t *work, uint32_t samples)
-{
-    return (struct pass){
-        .op = (const struct plan_op *)runner->image->plan.ops,
-        .memory =
-            {
-                .activations = (int8_t *)work,
-                .scratch = work + runner->memory.activations,
-                .packed = runner->kernels->pack ? runner->packed : NULL,
-                .block = runner->block,
-                .samples = samples,
-            },
-    };
-}
-
-static void run_ops(const struct runner *runner, struct pass *pass, uint32_t count)
+/* The first ops of the plan; clock: NULL where nobody asks. */
+static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t ops,
+                   const struct op_clock *clock)
 {
     const struct plan *plan = &runner->image->plan;
     const struct kernel_set *kernels = runner->kernels;
-    struct kernel_memory memory = pass->memory;
-    const struct plan_op *op = pass->op;
-    for (uint32_t i = 0; i < count; i++, op = plan_next(op)) {
-        uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : memory.samples;
+    struct kernel_memory memory = {
+        .activations = (int8_t *)work,
+        .scratch = work + runner->memory.activations,
+        .packed = kernels->pack ? runner->packed : NULL,
+        .block = runner->block,
+        .samples = samples,
+    };
+    const struct plan_op *op = (const struct plan_op *)plan->ops;
+    for (uint32_t i = 0; i < ops; i++, op = plan_next(op)) {
+        uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : samples;
+        uint64_t start = clock ? port_now() : 0;
         for (memory.sample = 0; memory.sample < calls; memory.sample++)
             kernels->ops[op->kind].run(plan, op, memory);
+        if (clock && i >= clock->first)
+            clock->ticks[i - clock->first] = port_now() - start;
         memory.packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
     }
-    pass->op = op;
-    pass->memory.packed = memory.packed;
 }
 
 void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
 {
-    struct pass pass = start_pass(runner, work, samples);
-    run_ops(runner, &pass, runner->image->plan.op_count);
+    invoke(runner, work, samples, runner->image->plan.op_count, NULL);
 }
 
 const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op)
 {
-    struct pass pass = start_pass(runner, work, 1);
-    run_ops(runner, &pass, op + 1);
+    invoke(runner, work, 1, op + 1, NULL);
     return sample_of(runner, work, plan_op_at(&runner->image->plan, op)->out, 0);
 }
 
 bool runner_profile(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t first, uint32_t count,
                     uint64_t *ticks)
 {
-    struct pass pass = start_pass(runner, work, samples);
-    run_ops(runner, &pass, first);
-    for (uint32_t i = 0; i < count; i++) {
-        uint64_t start = port_now();
-        run_ops(runner, &pass, 1);
-        ticks[i] = port_now() - start;
-    }
+    const struct op_clock clock = {first, ticks};
+    invoke(runner, work, samples, first + count, &clock);
     return true;
 }
