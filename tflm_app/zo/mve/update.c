@@ -125,15 +125,17 @@ static inline struct chunk_sums rounding_of(const struct sums_and_signs *s, uint
 
 /* One chunk of weights at w, of which some lanes are to change. Assembler, because GCC 12 moves every predicate from
  * and to the core's registers: a comparison under one narrows it for what follows. */
-static inline void update_chunk(int8_t *w, struct chunk_sums a, mve_pred16_t lanes, int32_t limit,
+static inline void update_chunk(int8_t *w, struct chunk_sums a, uint32_t lanes, int32_t limit,
                                 struct zo_update_result *result)
 {
-    int16x8_t even = vshrntq_n_s32(vshrnbq_n_s32(vuninitializedq_s16(), a.of[0], 16), a.of[2], 16);
-    int16x8_t odd = vshrntq_n_s32(vshrnbq_n_s32(vuninitializedq_s16(), a.of[1], 16), a.of[3], 16);
     int8x16_t old, new, other;
     __asm volatile("vmsr p0, %[lanes]\n"
                    "vpst\n"
                    "vldrbt.8 %q[old], [%[w]]\n"
+                   "vshrnb.i32 %q[even], %q[even], #16\n"
+                   "vshrnt.i32 %q[even], %q[even2], #16\n"
+                   "vshrnb.i32 %q[odd], %q[odd], #16\n"
+                   "vshrnt.i32 %q[odd], %q[odd2], #16\n"
                    "vmovlb.s8 %q[new], %q[old]\n"
                    "vsub.i16 %q[even], %q[new], %q[even]\n"
                    "vmovlt.s8 %q[new], %q[old]\n"
@@ -154,10 +156,22 @@ static inline void update_chunk(int8_t *w, struct chunk_sums a, mve_pred16_t lan
                    "vpstt\n"
                    "vcmpt.i8 eq, %q[new], %[limit]\n"
                    "vaddvat.u8 %[at_rail], %q[other]\n"
-                   : [even] "+t"(even), [odd] "+t"(odd), [old] "=&t"(old), [new] "=&t"(new), [other] "=&t"(other),
-                     [changed] "+Te"(result->changed), [at_rail] "+Te"(result->at_rail)
-                   : [w] "r"(w), [lanes] "r"((uint32_t)lanes), [limit] "r"(limit)
+                   : [even] "+t"(a.of[0]), [odd] "+t"(a.of[1]), [old] "=&t"(old), [new] "=&t"(new),
+                     [other] "=&t"(other), [changed] "+Te"(result->changed), [at_rail] "+Te"(result->at_rail)
+                   : [w] "r"(w), [lanes] "r"(lanes), [limit] "r"(limit), [even2] "t"(a.of[2]), [odd2] "t"(a.of[3])
                    : "p0", "memory");
+}
+
+static inline void update_run(const struct zo_run *run, const struct sums_and_signs *s, int32_t limit,
+                              struct zo_update_result *result)
+{
+    uint32_t chunk = run->index % BLOCK / CHUNK, lanes = 0xFFFFu << run->index % CHUNK & 0xFFFF;
+    int8_t *w = run->w - run->index % CHUNK, *end = run->w + run->count;
+    for (; w < end; w += CHUNK, chunk++, lanes = 0xFFFF) {
+        if (end - w < CHUNK)
+            lanes &= 0xFFFFu >> (CHUNK - (end - w));
+        update_chunk(w, add_groups(rounding_of(s, chunk), s, chunk), lanes, limit, result);
+    }
 }
 
 struct zo_update_result zo_apply_update(const struct zo_weights *weights, const struct zo_update *update)
@@ -169,15 +183,10 @@ struct zo_update_result zo_apply_update(const struct zo_weights *weights, const 
     for (uint32_t i = 0; i < BLOCK; i++)
         s.rounding[i] = 1 << 15;
     for (struct zo_run run = {0}; zo_next_run(weights, &run, BLOCK);) {
-        uint32_t first = run.index % BLOCK, last = first + run.count;
         make_signs(update, run.index / BLOCK, s.signs);
         if (update->rounding == ZO_STOCHASTIC)
-            make_rounding(update->rounding_seed, run.index - first, s.rounding);
-        for (uint32_t at = first / CHUNK * CHUNK; at < last; at += CHUNK) {
-            uint32_t from = first > at ? first - at : 0, to = last - at < CHUNK ? last - at : CHUNK;
-            struct chunk_sums a = add_groups(rounding_of(&s, at / CHUNK), &s, at / CHUNK);
-            update_chunk(run.w + at - first, a, mve_lanes(from, to), weights->limit, &result);
-        }
+            make_rounding(update->rounding_seed, run.index / BLOCK * BLOCK, s.rounding);
+        update_run(&run, &s, weights->limit, &result);
     }
     return result;
 }
