@@ -288,7 +288,7 @@ def _twin(run: Run) -> Target:
 
 def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
     config, watch = run.config, Stopwatch()
-    trainer = Trainer(run, target, Samples(target, train, test, config.batch, watch), watch)
+    trainer = Trainer(run, target, Samples(target, train, test, config.batch, watch, cli.progress), watch)
     click.echo(f"run {run.path}: {config.image} on {board_title(target.info.board)}, {config.domain}")
     with cli.progress(len(run.records), "restoring", "step", disable=not run.records) as bar:
         trainer.prepare()
