@@ -13,7 +13,6 @@ from pipeline.bench_m55 import random_inputs, run
 from pipeline.plan_ops import plan_ops
 from pipeline.targets.boards import TICKS_PER_INSTRUCTION, build_an547, build_native, open_board
 from pipeline.targets.client import PHASES
-from pipeline.zo import philox
 
 RESNET = FIXTURES / "resnet18_w8_32.tflite"
 EMULATED = ("--board", "qemu_an547", "--kernels", "mve", "--q", 2, "--batch", 3)
@@ -93,38 +92,6 @@ def test_the_clock_costs_a_few_instructions_a_sample():
     assert all(cost["perturb"] <= 100 and cost["update"] == cost["crc"] == 0 for cost in costs)
     samples = [cost["forward"] / TICKS_PER_INSTRUCTION for cost in costs]
     assert samples[1] == pytest.approx(2 * samples[0], rel=0.001)
-    board.close()
-
-
-def test_pages_are_of_the_same_ops():
-    board = open_board("native", make_image("resnet18_w8_32").raw, threads=1)
-    board.write_samples(0, np.zeros((1, 32, 32, board.image.input.channels), np.uint8), np.zeros(1))
-    board.select([0])
-    count = len(board.image.meta["ops"])
-    for first in (0, 5, count - 1, count, 2**32 - 1):
-        _, samples, ops, ticks = board._profile(first)
-        assert ops == count and len(ticks) == max(0, count - first) and samples == (first < count)
-    command, asked = board._command, []
-
-    def in_pages(kind, payload, **options):
-        asked.append(int.from_bytes(payload, "little"))
-        return command(kind, payload, **options)[: 48 + 8 * 7]
-
-    board._command = in_pages
-    assert len(board.profile_ops()[0]) == count and asked == list(range(0, count, 7))
-    board.close()
-
-
-def test_loading_an_image_starts_the_clock_anew():
-    board = open_board("native", make_image("resnet18_w8_32").raw, threads=1)
-    pixels = np.zeros((1, 32, 32, board.image.input.channels), np.uint8)
-    for _ in range(2):
-        board.write_samples(0, pixels, np.zeros(1))
-        board.select([0])
-        assert board.profile_phases() == dict.fromkeys(PHASES, 0)
-        board.probe(philox.rounding_seed(1, 1), 2)
-        assert board.profile_phases()["forward"] > 0
-        board.reset_weights()
     board.close()
 
 
