@@ -33,10 +33,4 @@ static inline void philox4x32_blocks(uint64_t key, uint32_t block, uint32_t stre
     vst4q_u32(out, philox4x32_lanes(key0, key1, vidupq_n_u32(block, 1), stream));
 }
 
-/* The lanes first .. last - 1 of sixteen. */
-static inline mve_pred16_t mve_lanes(uint32_t first, uint32_t last)
-{
-    return (mve_pred16_t)((0xFFFFu << first) & (0xFFFFu >> (16 - last)));
-}
-
 #endif
