@@ -20,6 +20,7 @@ BOARDS = ("native", "qemu_an547", "stm32n6")
 NATIVE_MAX_THREADS = 64  # boards/native/board_config.h
 STM32N6_BAUD = 921_600  # boards/stm32n6/board_config.h
 AN547_MEMORY = 1024  # MiB of DDR, boards/qemu_an547/port.c
+TICKS_PER_INSTRUCTION = 1.024  # of the emulated board that counts: 32 MHz, and 32 ns an instruction
 LINKS = ("pipe", "uart")  # of the emulated board; the first is the default
 KERNELS = ("words", "mve", "portable")  # of the emulated board: fast in emulation, Helium, plain C
 VARIANTS = ("nucleo", "dk")  # of the STM32N6's boards: NUCLEO-N657X0-Q, STM32N6570-DK
@@ -41,7 +42,8 @@ def _tool(name: str) -> str | None:
 @functools.cache
 def build_native(target: str = "zo_board", *, sanitize: str = "") -> Path:
     """Build the native board (nothing happens when it is up to date) and return the program or library."""
-    if not any(shutil.which(c) for c in (os.environ.get("CC", "cc").split()[0], "gcc", "clang")):
+    own = os.environ.get("CC", "").split()[:1]
+    if not any(shutil.which(c) for c in (*own, "cc", "gcc", "clang")):
         raise UserError("a C compiler is missing, it builds the native board: apt-get install gcc (or clang).")
     build = ROOT / "build" / ("native" if not sanitize else "native-" + sanitize.replace(",", "-"))
     _build(build, "native", target, f"-DSANITIZE={sanitize}")
@@ -74,6 +76,12 @@ def build_stm32n6(
         f"-DPROVOKE={'ON' if provoke else 'OFF'}",
     )
     return _build_firmware("stm32n6", "zo_board", "-".join(names), *options)
+
+
+def _newest_stm32n6() -> Path:
+    """The firmware that was built last, most likely what runs: the places of a fault are looked up in it."""
+    built = (ROOT / "build").glob("stm32n6-*-mve/zo_board.elf")
+    return max(built, key=lambda path: path.stat().st_mtime, default=ROOT / "build" / "none.elf")
 
 
 def _build_firmware(board: str, target: str, folder: str, *options: str) -> Path:
@@ -112,6 +120,7 @@ def open_board(
     port: str | None = None,
     link: str | None = None,
     kernels: str | None = None,
+    count: bool = False,
     sanitize: str = "",
 ) -> Board:
     """Start or connect a board and load the image.
@@ -119,22 +128,22 @@ def open_board(
     threads: workers of the native board, all cores by default. memory: MiB for image, activations and samples of the
     native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere,
     or the serial port of an STM32N6's board, which runs its firmware already (docs/stm32n6.md).
-    link, kernels: one of LINKS and KERNELS, of the emulated board. Raises UserError for an unknown board, a missing
-    tool, or a board that refuses the image.
+    link, kernels: one of LINKS and KERNELS, of the emulated board. count: its clock counts instructions, each
+    TICKS_PER_INSTRUCTION. Raises UserError for an unknown board, a missing tool, or a board that refuses the image.
     """
     if name not in BOARDS:
         raise UserError(f"board '{name}' is unknown: choose one of {', '.join(BOARDS)}.")
     if name == "stm32n6":
         if port is None:
             raise UserError("the board stm32n6 needs the serial port of its ST-LINK: --port /dev/ttyACM0, say.")
-        serial = SerialTransport(port, STM32N6_BAUD, ROOT / "build" / "stm32n6-nucleo-mve" / "zo_board.elf")
+        serial = SerialTransport(port, STM32N6_BAUD, _newest_stm32n6())
         return Board(Link(serial), image, describe_end=serial.describe_end)
     if port is not None:
         return Board(Link(SocketTransport(port)), image)
     if name == "native":
         transport = _start_native(threads, memory, sanitize)
     else:
-        transport = start_an547(build_an547("zo_board", kernels or KERNELS[0]), link=link, memory=memory)
+        transport = start_an547(build_an547("zo_board", kernels or KERNELS[0]), link=link, memory=memory, count=count)
     return Board(Link(transport), image, describe_end=transport.describe_end)
 
 
@@ -147,7 +156,7 @@ def _start_native(threads: int | None, memory: int | None, sanitize: str) -> Pro
 def start_an547(
     firmware: Path, *, link: str | None = None, memory: int | None = None, count: bool = False
 ) -> ProcessTransport:
-    """Start QEMU with a firmware of the board. count: with a clock that counts instructions (1.024 ticks each)."""
+    """Start QEMU with a firmware of the board. count: with a clock that counts instructions."""
     memory = AN547_MEMORY if memory is None else memory
     if memory > AN547_MEMORY:
         raise UserError(f"the emulated board has {AN547_MEMORY} MiB: use a smaller --memory.")
