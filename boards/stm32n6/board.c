@@ -12,8 +12,8 @@
 /* -- Memory protection -----------------------------------------------------------------------------------------------
  */
 
-extern uint8_t vectors_start[], text_start[], text_end[], code_end[], axisram1_end[], axisram2_start[],
-    axisram2_end[], axisram36_start[], axisram36_end[];
+extern uint8_t vectors_start[], text_start[], text_end[], code_end[], axisram1_end[], axisram2_start[], axisram2_end[],
+    axisram36_start[], axisram36_end[];
 
 enum { NULL_PAGE_BYTES = 64 << 10, SIGNED_HEADER_BYTES = 1024 };
 
@@ -41,11 +41,11 @@ static void start_clocks(void)
     RCC_CSR = RCC_HSION;
     while (!(RCC_SR & RCC_HSION))
         continue;
-    RCC_HSICFGR &= ~RCC_HSICFGR_HSIDIV;
     const uint32_t switches = RCC_CFGR1_CPUSW | RCC_CFGR1_SYSSW;
     RCC_CFGR1 &= ~switches;
     while (RCC_CFGR1 & switches << RCC_CFGR1_STATUS_SHIFT)
         continue;
+    RCC_HSICFGR &= ~RCC_HSICFGR_HSIDIV; /* now that no PLL of it is in use */
 }
 
 /* SysTick counts down 24 bits of the core's clock; how often it went through them is counted here. */

@@ -7,20 +7,20 @@
 #include "watchdog.h"
 
 enum {
-    WORK_BYTES = 1024 << 10,  /* AXISRAM2 */
-    IMAGE_BYTES = 1792 << 10, /* AXISRAM3 to 6 */
+    IMAGE_BYTES = 1792 << 10,  /* AXISRAM3 to 6 */
+    WORK_BYTES = 1024 << 10,   /* AXISRAM2 */
+    SAMPLES_BYTES = 864 << 10, /* of AXISRAM1: a batch of 64 images of 64x64x3 and more */
 };
 
-extern uint8_t samples_start[], axisram1_end[];
-
 static struct app app;
-static uint8_t work[WORK_BYTES] __attribute__((section(".work"), aligned(64)));
 static uint8_t image[IMAGE_BYTES] __attribute__((section(".image"), aligned(64)));
+static uint8_t work[WORK_BYTES] __attribute__((section(".work"), aligned(64)));
+static uint8_t samples[SAMPLES_BYTES] __attribute__((section(".samples"), aligned(64)));
 
 static struct port_region regions[PORT_PURPOSES] = {
     [PORT_IMAGE] = {image, sizeof image, 0},
     [PORT_WORK] = {work, sizeof work, 0},
-    [PORT_SAMPLES] = {samples_start, 0, 0}, /* the rest of AXISRAM1 */
+    [PORT_SAMPLES] = {samples, sizeof samples, 0},
 };
 
 struct port_region *port_region(enum port_purpose purpose)
@@ -77,7 +77,6 @@ int main(void)
 {
     board_start();
     watchdog_start(BOARD_WATCHDOG_SECONDS);
-    regions[PORT_SAMPLES].size = (size_t)(axisram1_end - samples_start);
     uart_start();
     app_run(&app);
     return EXIT_SUCCESS;
