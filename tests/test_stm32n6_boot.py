@@ -327,6 +327,8 @@ def test_a_port_that_is_not_there_is_a_sentence(tmp_path):
         SerialTransport(str(tmp_path / "ttyACM9"), 921_600, tmp_path)
     with pytest.raises(UserError, match="--port /dev/ttyACM0"):
         open_board("stm32n6", tiny_image())
+    with pytest.raises(UserError, match="fast is no baud rate"):
+        open_board("stm32n6", tiny_image(), port="/dev/null@fast")
 
 
 def test_the_command_line_knows_the_board(tmp_path):

@@ -127,16 +127,14 @@ def open_board(
 
     threads: workers of the native board, all cores by default. memory: MiB for image, activations and samples of the
     native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere,
-    or the serial port of an STM32N6's board, which runs its firmware already (docs/stm32n6.md).
+    or PORT[@BAUD], the serial port of an STM32N6's board, which runs its firmware already (docs/stm32n6.md).
     link, kernels: one of LINKS and KERNELS, of the emulated board. count: its clock counts instructions, each
     TICKS_PER_INSTRUCTION. Raises UserError for an unknown board, a missing tool, or a board that refuses the image.
     """
     if name not in BOARDS:
         raise UserError(f"board '{name}' is unknown: choose one of {', '.join(BOARDS)}.")
     if name == "stm32n6":
-        if port is None:
-            raise UserError("the board stm32n6 needs the serial port of its ST-LINK: --port /dev/ttyACM0, say.")
-        serial = SerialTransport(port, STM32N6_BAUD, _newest_stm32n6())
+        serial = _open_serial(port)
         return Board(Link(serial), image, describe_end=serial.describe_end)
     if port is not None:
         return Board(Link(SocketTransport(port)), image)
@@ -145,6 +143,16 @@ def open_board(
     else:
         transport = start_an547(build_an547("zo_board", kernels or KERNELS[0]), link=link, memory=memory, count=count)
     return Board(Link(transport), image, describe_end=transport.describe_end)
+
+
+def _open_serial(port: str | None) -> SerialTransport:
+    """PORT or PORT@BAUD."""
+    if port is None:
+        raise UserError("the board stm32n6 needs the serial port of its ST-LINK: --port /dev/ttyACM0, say.")
+    device, _, baud = port.partition("@")
+    if baud and not baud.isdigit():
+        raise UserError(f"--port {port}: {baud} is no baud rate; /dev/ttyACM0@115200 would be one.")
+    return SerialTransport(device, int(baud or STM32N6_BAUD), _newest_stm32n6())
 
 
 def _start_native(threads: int | None, memory: int | None, sanitize: str) -> ProcessTransport:
