@@ -38,6 +38,11 @@ CAUSES = {  # bits of CFSR
     24: "unaligned access",
     25: "division by zero",
 }
+HARD_CAUSES = {  # bits of HFSR, for a HardFault without one of CFSR
+    1: "the vector table cannot be read",
+    30: "a fault that could not be taken as what it was",
+    31: "a breakpoint without a debugger",
+}
 MMFAR_VALID, BFAR_VALID, STACK_OVERFLOW = 1 << 7, 1 << 15, 1 << 20
 REGISTERS = (*(f"r{i}" for i in range(13)), "sp", "lr", "pc", "xpsr", "cfsr", "hfsr", "mmfar", "bfar")
 
@@ -75,7 +80,9 @@ class Fault:
             return "the watchdog ran out (a command made no progress)"
         name = EXCEPTIONS.get(self.exception, f"exception {self.exception}")
         cfsr = self.registers["cfsr"]
+        hfsr = self.registers.get("hfsr", 0)
         causes = dict.fromkeys(words for bit, words in CAUSES.items() if cfsr >> bit & 1)
+        causes = causes or dict.fromkeys(words for bit, words in HARD_CAUSES.items() if hfsr >> bit & 1)
         address = ""
         if cfsr & MMFAR_VALID:
             address = f" at address 0x{self.registers['mmfar']:08x}"
