@@ -12,7 +12,8 @@ from converters.device_image import Preprocessing
 from converters.errors import UserError
 from pipeline import cli, datasets, models
 from pipeline.conversion import Settings, convert
-from pipeline.models import ModelSpec
+from pipeline.models import ModelSpec, default_stem
+from pipeline.targets.boards import BOARDS
 
 SCOPES = ("all", "head", "first-half", "second-half", "depthwise", "pointwise")
 
@@ -117,6 +118,11 @@ def _by_dataset(field: str) -> str:
     metavar="POINTS",
     help="Fail when the device's network is worse than the float one by more.",
 )
+@click.option(
+    "--board",
+    type=click.Choice(BOARDS),
+    help="Fail when the image does not fit this board: before training where that can be known.  [default: no check]",
+)
 @click.option("--seed", type=click.IntRange(0, 2**31 - 2), default=0, help="Seed of initial weights and batches.")
 @click.option("--name", help="Name of the result.  [default: made from the network, its size and the data set]")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"), help="Where results are kept.")
@@ -142,6 +148,7 @@ def main(
     mu_max: int,
     train: str,
     allow_drop: float,
+    board: str | None,
     seed: int,
     name: str | None,
     out: Path,
@@ -158,7 +165,7 @@ def main(
       python -m pipeline.convert --name demo
       python -m pipeline.convert --model mobilenet_v2 --input-size 64 --dataset eurosat --data-dir ~/EuroSAT
       python -m pipeline.convert --keras my_model.keras --dataset eurosat --data-dir ~/EuroSAT --input-range 0 255
-      python -m pipeline.convert --tflite my_model.tflite --dataset fashion_mnist
+      python -m pipeline.convert --tflite my_model.tflite --dataset fashion_mnist --board qemu_an547
     """
     if sum(given is not None for given in (model, keras_file, tflite_file)) > 1:
         raise UserError("--model, --keras and --tflite each say where the network comes from: give one of them.")
@@ -171,7 +178,7 @@ def main(
     spec = None
     if keras_file is None and tflite_file is None:
         size = input_size or training.size
-        stem = stem or ("small" if size <= 64 else "standard")
+        stem = stem or default_stem(size)
         classes = len(datasets.class_names(dataset))
         spec = ModelSpec(model or "resnet18", size, 3, classes, width, stem, alpha)
     given = keras_file or tflite_file
@@ -198,6 +205,7 @@ def main(
         preprocessing=Preprocessing((input_range[0],), (input_range[1],)),
         train=train,
         allow_drop=allow_drop,
+        board=board,
     )
     path, report = convert(settings)
     click.echo(f"wrote {path} ({path.stat().st_size:,} bytes), {100 * report.headroom:.2f} % right")

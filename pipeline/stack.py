@@ -10,6 +10,7 @@ resolved are errors: then there is no bound.
 from __future__ import annotations
 
 import bisect
+import itertools
 import re
 import shutil
 import struct
@@ -35,9 +36,6 @@ class Depth:
 
     size: int
     path: tuple[tuple[str, int], ...]
-
-    def __str__(self) -> str:
-        return " > ".join(f"{name} {frame}" for name, frame in self.path)
 
 
 @dataclass
@@ -221,15 +219,15 @@ MAIN, START = "run", "prepare"  # what reset calls: on the process stack; before
 
 @dataclass(frozen=True)
 class Stack:
-    """A stack, the most that it can hold, and the calls that lead there."""
+    """A stack: bytes that it has, bytes that it may need, and how these come about."""
 
     name: str
     size: int
     worst: int
-    depth: Depth
+    why: str
 
 
-def cortex_m_stacks(elf: Elf, graph: CallGraph) -> tuple[Stack, Stack]:
+def cortex_m_stacks(elf: Elf, graph: CallGraph) -> tuple[Stack, ...]:
     """The process stack and the handlers'.
 
     On the process stack one exception finds its frame, since handlers have a stack of their own. There an interrupt or
@@ -244,12 +242,24 @@ def cortex_m_stacks(elf: Elf, graph: CallGraph) -> tuple[Stack, Stack]:
 
     reset = vectors[1] & ~1
     thread, start = (graph.depth(graph.callee(reset, name)) for name in (MAIN, START))
-    nmi, hard, other = worst([2]), worst([3]), worst(range(4, len(vectors)))
-    handlers = other.size + EXCEPTION_FRAME + hard.size + EXCEPTION_FRAME + nmi.size
+    handlers = worst(range(4, len(vectors))), worst([3]), worst([2])  # HardFault, NMI
+    exceptions = [Depth(EXCEPTION_FRAME + d.size, (("exception frame", EXCEPTION_FRAME), *d.path)) for d in handlers]
+    on_process = [thread, Depth(EXCEPTION_FRAME, (("exception frame", EXCEPTION_FRAME),))]
     return (
-        Stack("process_stack", _size_of(elf, "process_stack"), thread.size + EXCEPTION_FRAME, thread),
-        Stack("handler_stack", _size_of(elf, "handler_stack"), start.size + EXCEPTION_FRAME + handlers, other),
+        _stack(elf, "process_stack", on_process),
+        _stack(elf, "handler_stack", [start, *exceptions]),
     )
+
+
+def _stack(elf: Elf, name: str, one_after_the_other: list[Depth]) -> Stack:
+    symbol = elf.symbol(name)
+    if symbol is None:
+        raise UserError(f"{elf.path} has no {name}: it was not linked with boards/cortex_m.")
+    parts = []
+    for depth, same in itertools.groupby(one_after_the_other):
+        calls, times = " > ".join(f"{n} {size}" for n, size in depth.path), len(list(same))
+        parts.append(f"{times} x ({calls})" if times > 1 else calls)
+    return Stack(name, symbol.size, sum(d.size for d in one_after_the_other), ", then ".join(parts))
 
 
 def check_stacks(stacks: Iterable[Stack]) -> None:
@@ -257,13 +267,6 @@ def check_stacks(stacks: Iterable[Stack]) -> None:
     for stack in stacks:
         if stack.worst > stack.size:
             raise UserError(
-                f"{stack.name} has {stack.size:,} bytes and may need {stack.worst:,} ({stack.depth}): make it larger, "
+                f"{stack.name} has {stack.size:,} bytes and may need {stack.worst:,} ({stack.why}): make it larger, "
                 "or the frames smaller."
             )
-
-
-def _size_of(elf: Elf, name: str) -> int:
-    symbol = elf.symbol(name)
-    if symbol is None:
-        raise UserError(f"{elf.path} has no {name}: it was not linked with boards/cortex_m.")
-    return symbol.size

@@ -14,6 +14,7 @@ import numpy as np
 
 from converters import plan as kinds
 from converters.device_image import DeviceImage
+from converters.errors import UserError
 from pipeline.targets.target import Region, TargetInfo
 
 ALIGN = 64
@@ -156,27 +157,31 @@ def fit(need: Requirements, board: BoardMemory, samples: int = 1, advice: str = 
 def bounds(need: Requirements, board: BoardMemory) -> str:
     """What a board offers, in words."""
     image, work, _ = board.regions
+    smaller = "use a smaller network or input" + (" or fewer --threads" if board.workers > 1 else "")
     if image.number == work.number:
         return (
-            f"use a smaller network or input: image, activations, scratch and samples share {image.size:,} bytes, "
-            f"and this image has {need.image:,}"
+            f"{smaller}: image, activations, scratch and samples share {image.size:,} bytes, of which this image alone "
+            f"takes {need.image:,}"
         )
-    per_worker = work.size // board.workers
     return (
-        f"use a smaller network or input: the image may have at most {image.size:,} bytes (it has {need.image:,}), "
-        f"activations and scratch {per_worker:,} (they have {need.activations + need.scratch:,})"
+        f"{smaller}: the image may have at most {image.size:,} bytes (it has {need.image:,}), activations and scratch "
+        f"{work.size // board.workers:,} (they have {need.activations + need.scratch:,})"
     )
 
 
 def requirements(image: DeviceImage, kernels: str) -> Requirements:
-    """What an image needs with "portable", "words" or "mve" kernels."""
-    plan = _Plan(image.plan)
+    """What an image needs with "portable", "words" or "mve" kernels. Raises UserError for a plan that is damaged."""
+    try:
+        plan = _Plan(image.plan)
+        op_scratch = tuple(_scratch(plan, op, kernels) for op in plan.ops)
+    except (IndexError, ValueError, ZeroDivisionError) as error:
+        raise UserError("the image's plan is inconsistent: make the image anew.") from error
     return Requirements(
         kernels=kernels,
         image=len(image.raw),
         weights=image.weights,
         activations=_aligned(plan.arena),
-        op_scratch=tuple(_scratch(plan, op, kernels) for op in plan.ops),
+        op_scratch=op_scratch,
         sample=image.input.size + LABEL_BYTES,
     )
 
