@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,9 @@ def command(**settings: Any) -> Callable[[Callable[..., None]], click.Command]:
             except UserError as error:
                 click.echo(f"error: {error}", err=True)
                 sys.exit(1)
+            except OSError as error:  # the file system's words, where nothing closer to it knew better ones
+                click.echo(f"error: {_shorten(error.filename)}{error.strerror or error}.", err=True)
+                sys.exit(1)
             except KeyboardInterrupt:
                 click.echo("\nstopped by Ctrl-C: what was finished is kept.", err=True)
                 sys.exit(130)
@@ -41,6 +45,20 @@ def command(**settings: Any) -> Callable[[Callable[..., None]], click.Command]:
         return click.command(context_settings=_SETTINGS, **settings)(guarded)
 
     return decorate
+
+
+def _shorten(path: Any) -> str:
+    return "" if path is None else f"{path}: " if len(str(path)) <= 200 else f"{str(path)[:200]}...: "
+
+
+class FiniteRange(click.FloatRange):
+    """A float range to which nan and inf do not belong."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", param, ctx)
+        return number
 
 
 def progress(total: int, title: str, unit: str, **settings: Any) -> tqdm:

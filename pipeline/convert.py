@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def _by_dataset(field: str) -> str:
 @cli.command()
 @click.option("--model", type=click.Choice(models.NAMES), help="Train this network from scratch.  [default: resnet18]")
 @click.option("--width", type=click.IntRange(1, 128), default=16, help="ResNet18: filters of the first stage.")
-@click.option("--alpha", type=click.FloatRange(0.05, 2), default=0.35, help="MobileNetV2: width multiplier.")
+@click.option("--alpha", type=cli.FiniteRange(0.05, 2), default=0.35, help="MobileNetV2: width multiplier.")
 @click.option(
     "--stem",
     type=click.Choice(("standard", "small")),
@@ -100,10 +101,8 @@ def _by_dataset(field: str) -> str:
 @click.option("--epochs", type=click.IntRange(0), help=f"Epochs of pre-training.  [default: {_by_dataset('epochs')}]")
 @click.option("--qat-epochs", type=click.IntRange(0), help=f"Epochs of QAT.  [default: {_by_dataset('qat_epochs')}]")
 @click.option("--batch", type=click.IntRange(1), default=128, help="Images a step, in both trainings.")
-@click.option(
-    "--lr", type=click.FloatRange(0, min_open=True), default=4e-3, help="Peak of Adam's step in pre-training."
-)
-@click.option("--qat-lr", type=click.FloatRange(0, min_open=True), default=1e-3, help="Peak of Adam's step in QAT.")
+@click.option("--lr", type=cli.FiniteRange(0, min_open=True), default=4e-3, help="Peak of Adam's step in pre-training.")
+@click.option("--qat-lr", type=cli.FiniteRange(0, min_open=True), default=1e-3, help="Peak of Adam's step in QAT.")
 @click.option(
     "--mu-max",
     type=click.IntRange(1, 32),
@@ -113,7 +112,7 @@ def _by_dataset(field: str) -> str:
 @click.option("--train", type=click.Choice(SCOPES), default="all", help="Layers that the device may train.")
 @click.option(
     "--allow-drop",
-    type=click.FloatRange(0),
+    type=cli.FiniteRange(0),
     default=2.0,
     metavar="POINTS",
     help="Fail when the device's network is worse than the float one by more.",
@@ -173,8 +172,10 @@ def main(
     training = TRAINING[dataset]
     if name is not None and (Path(name).name != name or name.startswith(".")):
         raise UserError(f"--name {name!r} is no plain name for a folder: leave slashes out, and say where with --out.")
-    if not input_range[0] < input_range[1]:
-        raise UserError(f"--input-range {input_range[0]:g} {input_range[1]:g} is empty: LO has to be below HI.")
+    if not -math.inf < input_range[0] < input_range[1] < math.inf:
+        raise UserError(
+            f"--input-range {input_range[0]:g} {input_range[1]:g} is no range: LO has to be below HI, and both finite."
+        )
     spec = None
     if keras_file is None and tflite_file is None:
         size = input_size or training.size

@@ -47,6 +47,12 @@ _MAX_RECORD = 2 + _PAYLOAD.size + 4 * 64 + 4
 _OWN_FILES = {"image.zimg", "seeds.log", "lock"}  # what a run that was interrupted while being made may have left
 
 
+# What a value of config.json may be, by the annotation of its field.
+_TYPES = {
+    "str": str, "int": int, "float": (int, float), "str | None": (str, type(None)), "int | None": (int, type(None)),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Config:
     """All that decides a run. Exactly one of budget (forward passes) and steps is set."""
@@ -334,6 +340,9 @@ def read_config(path: Path) -> Config:
         raise UserError(f"{file} is damaged: restore it, or start the run anew.") from error
     if version != CONFIG_VERSION or set(values) != {f.name for f in fields(Config)}:
         raise UserError(f"{file} was written by another version of this program: resume the run with that version.")
+    for f in fields(Config):
+        if not isinstance(values[f.name], _TYPES[f.type]) or isinstance(values[f.name], bool):
+            raise UserError(f"{file} was altered: {f.name} cannot be {values[f.name]!r}.")
     return Config(**values)
 
 

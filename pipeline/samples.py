@@ -14,22 +14,23 @@ import numpy as np
 from converters.errors import UserError
 from pipeline.datasets.dataset import Split
 from pipeline.stopwatch import Stopwatch
-from pipeline.targets.target import BatchLoss, Target
+from pipeline.targets.target import BatchLoss, Target, TargetInfo
 
 _UPLOAD = 256  # samples a call, so that Ctrl-C and the stopwatch see progress
+
+
+def check_batch(info: TargetInfo, batch: int) -> None:
+    """Raises UserError when the target cannot hold even one batch."""
+    if batch > (most := min(info.max_batch, info.capacity)):
+        raise UserError(f"the {info.board} board holds batches of at most {most} images: use --batch {most} or less.")
 
 
 class Samples:
     """The on-device set `train` and the evaluation images `test` of one run."""
 
     def __init__(self, target: Target, train: Split, test: Split, batch: int, watch: Stopwatch) -> None:
-        """Raises UserError when the target cannot hold even one batch."""
         info = target.info
-        if batch > min(info.max_batch, info.capacity):
-            most = min(info.max_batch, info.capacity)
-            raise UserError(
-                f"the {info.board} board holds batches of at most {most} images: use --batch {most} or less."
-            )
+        check_batch(info, batch)
         self._target, self._watch = target, watch
         self.train, self.test = train, test
         spare = info.capacity - len(train)

@@ -18,9 +18,9 @@ from pipeline import board_options, cli, datasets
 from pipeline.datasets import shifts
 from pipeline.datasets.dataset import Dataset, Split
 from pipeline.run import Config, Run, read_config
-from pipeline.samples import Samples, checksum
+from pipeline.samples import Samples, check_batch, checksum
 from pipeline.stopwatch import Stopwatch
-from pipeline.targets.boards import OPTIONS, open_board
+from pipeline.targets.boards import open_board
 from pipeline.targets.lockstep import Lockstep
 from pipeline.targets.target import NEAREST, STOCHASTIC, Target, board_title
 from pipeline.trainer import Summary, Trainer
@@ -54,7 +54,7 @@ ON_RESUME = {"resume", "board", *board_options.NAMES, "budget", "steps", "data_d
     help="L(w+mu z) - L(w-mu z), or 2(L(w+mu z) - L(w)).",
 )
 @click.option("--mu", type=click.IntRange(1, 126), default=2, help="Size of a probe in LSB.")
-@click.option("--lr", type=click.FloatRange(0, 64), default=1.0, help="RMS of a step in LSB.")
+@click.option("--lr", type=cli.FiniteRange(0, 64), default=1.0, help="RMS of a step in LSB.")
 @click.option("--lr-schedule", type=click.Choice(schedule.LR_SCHEDULES), default=schedule.CONSTANT, help="Its course.")
 @click.option(
     "--coupling", type=click.Choice(schedule.COUPLINGS), default=schedule.NONE, help="sqrt: lr times sqrt(q/8)."
@@ -99,6 +99,8 @@ def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     board_options.check(options)
     if options["image"] is None:
         raise click.UsageError("name a device image with --image, or a run to continue with --resume.")
+    if options["run_name"] == "":
+        raise click.UsageError("--run needs a name.")
     if options["budget"] is not None and options["steps"] is not None:
         raise click.UsageError("--budget and --steps exclude each other.")
     if options["batch"] > options["samples"]:
@@ -185,8 +187,8 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     if kind in given and options[kind] < getattr(old, kind):
         raise click.UsageError(f"--{kind} may only grow: the run has {getattr(old, kind)}.")
     changes = {name: options[name] for name in given & {"board", *board_options.NAMES, "keep", kind}}
-    if "board" in changes:  # what was said of the board before need not mean anything to this one
-        changes = dict.fromkeys(set(board_options.NAMES) - OPTIONS[changes["board"]]) | changes
+    if given & {"board", "port"}:  # what was said of the board before need not mean anything to this one
+        changes = dict.fromkeys(board_options.NAMES) | changes
     board_options.check(asdict(old) | changes)
     if "data_dir" in given:
         changes["data_dir"] = str(options["data_dir"])
@@ -264,6 +266,7 @@ def _open(run: Run, lockstep: int | None) -> Target:
                 f"{board_title(config.board)} runs image {target.info.image_crc:08x}, the run was made with "
                 f"{run.image.crc:08x}: load the run's image ({config.image}) onto the board."
             )
+        check_batch(target.info, config.batch)
         if lockstep:
             return Lockstep(target, _twin(run), lockstep)
     except BaseException:

@@ -284,6 +284,8 @@ def test_board_on_a_socket():
 def test_no_board_on_the_socket_is_a_sentence():
     with pytest.raises(UserError, match=r"no board answers at 127\.0\.0\.1:1 "):
         open_board("native", tiny_image(), port="127.0.0.1:1")
+    with pytest.raises(UserError, match=r"no board answers at a\.\.b:80"):
+        open_board("native", tiny_image(), port="a..b:80")
     with pytest.raises(UserError, match="is no address"):
         open_board("native", tiny_image(), port="COM3")
 

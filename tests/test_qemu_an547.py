@@ -371,7 +371,8 @@ def test_bad_options(place, options, code, words):
 
 def test_a_batch_beyond_one_frame_is_refused_with_the_largest(place):
     result = train(place, "batch", "--board", "qemu_an547", "--samples", 300, "--batch", 300)
-    assert result.exit_code == 1 and "256" in result.output, result.output
+    assert result.exit_code == 1 and "use --batch 256 or less." in result.output, result.output
+    assert not (place / "batch").exists()
 
 
 def test_transport_reports_an_emulator_that_cannot_start(tmp_path):

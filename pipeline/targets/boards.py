@@ -38,7 +38,8 @@ def _tool(name: str) -> str | None:
 @functools.cache
 def build_native(target: str = "zo_board", *, sanitize: str = "") -> Path:
     """Build the native board (nothing happens when it is up to date) and return the program or library."""
-    if not any(shutil.which(c) for c in (os.environ.get("CC", "cc").split()[0], "gcc", "clang")):
+    own = os.environ.get("CC", "").split()[:1]
+    if not any(shutil.which(c) for c in (*own, "cc", "gcc", "clang")):
         raise UserError("a C compiler is missing, it builds the native board: apt-get install gcc (or clang).")
     build = ROOT / "build" / ("native" if not sanitize else "native-" + sanitize.replace(",", "-"))
     _build(build, "native", target, f"-DSANITIZE={sanitize}")

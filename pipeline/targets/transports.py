@@ -98,10 +98,9 @@ class SocketTransport:
             raise UserError(f"--port {address} is no address: give HOST:PORT of a board started with --listen.")
         try:
             self._socket = socket.create_connection((host, int(port)), timeout=10)
-        except OSError as e:
-            raise UserError(
-                f"no board answers at {address} ({e.strerror or e}): start one there with zo_board --listen."
-            ) from e
+        except (OSError, UnicodeError, OverflowError) as e:
+            why = getattr(e, "strerror", None) or e
+            raise UserError(f"no board answers at {address} ({why}): start one there with zo_board --listen.") from e
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
