@@ -95,8 +95,8 @@ def convert(settings: Settings) -> tuple[Path, Report]:
     """Run every stage that no earlier call with the same settings has left, and write the image.
 
     Leaves in settings.folder: the float network, NAME.int8.tflite, NAME.tflite (with headroom), NAME.zimg and
-    report.json. Raises UserError when something cannot be converted, when more than the allowed accuracy is lost, or when
-    the image, which is left there, does not fit the board.
+    report.json. Raises UserError when something cannot be converted, when more than the allowed accuracy is lost, or
+    when the image, which is left there, does not fit the board.
     """
     if settings.model is not None and settings.model.name == "resnet18":
         _avoid_narrow_onednn(settings.model)

@@ -166,8 +166,8 @@ class CallGraph:
                     self._functions[caller].calls.add(callee)
 
     def _pointed_to(self, place: str) -> set[int]:
-        """What a call through a pointer in this place, FILE:LINE:COLUMN, may reach. A pointer to a type that no function
-        has can only be null."""
+        """What a call through a pointer in this place, FILE:LINE:COLUMN, may reach. A pointer to a type that no
+        function has can only be null."""
         source, line, _ = place.rsplit(":", 2)
         words = Path(source).read_text().splitlines()[int(line) - 1]
         names = [name for name in re.findall(r"\b(\w+)\(", words) if name in self._elf.pointers]
