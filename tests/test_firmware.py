@@ -35,7 +35,7 @@ def test_stacks_of_the_firmware_are_bounded(built):
     check_stacks((process, handlers))
     assert (process.size, handlers.size) == (8192, 1024)
     assert 600 < process.worst < 4096 and "app_execute" in process.why
-    assert 300 < handlers.worst and handlers.why.count("report") >= 1
+    assert handlers.worst > 300 and handlers.why.count("report") >= 1
 
 
 def test_what_is_measured_stays_below_the_worst_case(built):
@@ -68,8 +68,8 @@ def test_every_frame_that_gcc_states_is_in_the_instructions(built):
         if function.calls != own.calls:
             calls_pointers.add(function.name)
     assert {"app_execute", "invoke"} <= calls_pointers
-    assert calls_pointers <= {"app_execute", "invoke", "plan_memory", "runner_prepare", "port_parallel"} | {
-        "runner_init", "fully_connected_by", "broadcast_binary", "pool",
+    assert calls_pointers <= {
+        "app_execute", "invoke", "plan_memory", "runner_prepare", "port_parallel", "fully_connected_by",
     }  # fmt: skip
 
 
