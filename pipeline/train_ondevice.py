@@ -288,7 +288,14 @@ def _twin(run: Run) -> Target:
 
 def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
     config, watch = run.config, Stopwatch()
-    trainer = Trainer(run, target, Samples(target, train, test, config.batch, watch), watch)
+    samples = Samples(target, train, test, config.batch, watch)
+    trainer = Trainer(run, target, samples, watch)
+    if not samples.train_stays:
+        click.echo(
+            f"note: {board_title(target.info.board)} has room for {target.info.capacity:,} images, so a batch is sent to "
+            f"it in every step; at most --samples {samples.most_that_stay:,} would stay there.",
+            err=True,
+        )
     click.echo(f"run {run.path}: {config.image} on {board_title(target.info.board)}, {config.domain}")
     with cli.progress(len(run.records), "restoring", "step", disable=not run.records) as bar:
         trainer.prepare()
