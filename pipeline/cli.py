@@ -80,7 +80,7 @@ class _Lines(tqdm):
         return lambda text: print(text, file=file, flush=True)
 
     def close(self) -> None:
-        if not self.disable:
+        if not self.disable and self._time() >= self.start_t + self.delay:
             self.display(pos=0)
             self.sp = None  # tqdm's own last words are for a terminal
         super().close()

@@ -6,10 +6,12 @@ batch is sent a step, held there for all of its directions, and evaluation passe
 
 from __future__ import annotations
 
+import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+from tqdm import tqdm
 
 from converters.errors import UserError
 from pipeline.datasets.dataset import Split
@@ -17,6 +19,7 @@ from pipeline.stopwatch import Stopwatch
 from pipeline.targets.target import BatchLoss, Target, TargetInfo
 
 _UPLOAD = 256  # samples a call, so that Ctrl-C and the stopwatch see progress
+_FIRST_PIECE, _PIECE_SECONDS = 16, 2.0  # an evaluation's pieces, so that a slow board shows progress as well
 
 
 def check_batch(info: TargetInfo, batch: int) -> None:
@@ -25,13 +28,26 @@ def check_batch(info: TargetInfo, batch: int) -> None:
         raise UserError(f"the {info.board} board holds batches of at most {most} images: use --batch {most} or less.")
 
 
+def _unseen(total: int, title: str, unit: str, **settings: object) -> tqdm:
+    return tqdm(total=total, disable=True)
+
+
 class Samples:
     """The on-device set `train` and the evaluation images `test` of one run."""
 
-    def __init__(self, target: Target, train: Split, test: Split, batch: int, watch: Stopwatch) -> None:
+    def __init__(
+        self,
+        target: Target,
+        train: Split,
+        test: Split,
+        batch: int,
+        watch: Stopwatch,
+        progress: Callable[..., tqdm] = _unseen,
+    ) -> None:
+        """progress(total, title, unit, ...) shows long evaluations. Raises UserError as check_batch does."""
         info = target.info
         check_batch(info, batch)
-        self._target, self._watch = target, watch
+        self._target, self._watch, self._progress = target, watch, progress
         self.train, self.test = train, test
         spare = info.capacity - len(train)
         self.most_that_stay = max(0, info.capacity - min(batch, len(test)))
@@ -65,16 +81,22 @@ class Samples:
 
     def _sweep(self, split: Split, slot: int | None) -> BatchLoss:
         """Sum over a split that lies from this slot on, or (None) is sent piece by piece."""
-        loss = correct = 0
-        piece = self._target.info.max_batch if slot is not None else self._piece
-        for first in range(0, len(split), piece):
-            part = Split(split.images[first : first + piece], split.labels[first : first + piece])
-            at = self._spare_slot if slot is None else slot + first
-            if slot is None:
-                self._write(at, part)
-            self._target.select(range(at, at + len(part)))
-            result = self._target.loss()
-            loss, correct = loss + result.loss, correct + result.correct
+        loss = correct = first = 0
+        most = self._target.info.max_batch if slot is not None else self._piece
+        piece = min(most, _FIRST_PIECE)
+        with self._progress(len(split), "evaluating", "image", delay=3, leave=False) as bar:
+            while first < len(split):
+                start = time.monotonic()
+                part = Split(split.images[first : first + piece], split.labels[first : first + piece])
+                at = self._spare_slot if slot is None else slot + first
+                if slot is None:
+                    self._write(at, part)
+                self._target.select(range(at, at + len(part)))
+                result = self._target.loss()
+                loss, correct, first = loss + result.loss, correct + result.correct, first + len(part)
+                bar.update(len(part))
+                rate = len(part) / max(time.monotonic() - start, 1e-6)
+                piece = max(1, min(most, int(rate * _PIECE_SECONDS)))
         return BatchLoss(loss, correct)
 
     def _write(self, slot: int, split: Split) -> None:

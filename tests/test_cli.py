@@ -44,6 +44,12 @@ def test_progress_off_a_terminal_is_plain_lines(capsys):
     assert first.startswith("working: 0/3 (0 %)") and last.startswith("working: 3/3 (100 %)")
 
 
+def test_progress_of_short_work_can_stay_unseen(capsys):
+    with cli.progress(3, "working", "step", delay=60) as bar:
+        bar.update(3)
+    assert capsys.readouterr().err == ""
+
+
 def test_count():
     assert (cli.count(1, "step"), cli.count(2000, "step")) == ("1 step", "2,000 steps")
 
