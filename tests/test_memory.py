@@ -4,6 +4,7 @@ import math
 import re
 import struct
 import zlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def test_it_fits_exactly_where_the_board_takes_it(network):
     image = image_of(network)
     need = requirements(image, "portable")
     memory = BoardMemory("native", "portable", 1, (Region(0, MIB),) * 3, {})
-    threads = [n for n in range(1, 65) if fit(need, memory_with(memory, n)) is None]
+    threads = [n for n in range(1, 65) if fit(need, replace(memory, workers=n)) is None]
     limit = max(threads, default=0)
     assert threads == list(range(1, limit + 1))
     if limit:
@@ -126,10 +127,6 @@ def test_it_fits_exactly_where_the_board_takes_it(network):
         with pytest.raises(UserError, match="does not fit the board native"):
             open_board("native", image.raw, threads=limit + 1, memory=1, sanitize=SANITIZE)
         assert refusal(image.raw, limit + 1) == 13
-
-
-def memory_with(memory: BoardMemory, workers: int) -> BoardMemory:
-    return BoardMemory(memory.board, memory.kernels, workers, memory.regions, memory.names)
 
 
 def refusal(image: bytes, threads: int) -> int:

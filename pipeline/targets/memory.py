@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -79,22 +79,24 @@ class BoardMemory:
         kernels = {"int8 words": "words", "int8 mve": "mve"}.get(info.runner, "portable")
         if not info.regions or not info.runner.startswith("int8 "):
             return None
-        return BoardMemory(info.board, kernels, info.threads, info.regions, NAMES.get(info.board, {}))
+        names = BOARDS[info.board].names if info.board in BOARDS else {}
+        return BoardMemory(info.board, kernels, info.threads, info.regions, names)
 
     def name(self, purpose: int) -> str:
         return self.names.get(self.regions[purpose].number, "memory")
 
 
-NAMES = {"native": {0: "memory"}, "qemu_an547": {0: "DDR", 1: "SRAM"}}
+_DDR = Region(0, 1024 * MIB)
+# Boards as they start without options; boards/BOARD/port.c has the same figures.
+BOARDS = {
+    "native": BoardMemory("native", "portable", min(os.cpu_count() or 1, 64), (_DDR,) * 3, {0: "memory"}),
+    "qemu_an547": BoardMemory("qemu_an547", "words", 1, (_DDR, Region(1, 4 * MIB), _DDR), {0: "DDR", 1: "SRAM"}),
+}
 
 
 def board_memory(board: str, kernels: str | None = None) -> BoardMemory:
-    """What a board has by default, before it is started: boards/BOARD/port.c has the same figures."""
-    if board == "native":
-        memory = Region(0, 1024 * MIB)
-        return BoardMemory(board, "portable", os.cpu_count() or 1, (memory,) * 3, NAMES[board])
-    ddr, sram = Region(0, 1024 * MIB), Region(1, 4 * MIB)
-    return BoardMemory(board, kernels or "words", 1, (ddr, sram, ddr), NAMES[board])
+    """What a board has before it is started, with its usual kernels or these."""
+    return replace(BOARDS[board], kernels=kernels or BOARDS[board].kernels)
 
 
 @dataclass(frozen=True)
