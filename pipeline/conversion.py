@@ -246,6 +246,8 @@ class _Host:
             model, _ = keras_to_int8.load_keras(file)
         if keras_to_int8.ends_in_softmax(model):
             model = keras_to_int8.without_softmax(model)
+        if s.board is not None and s.model is None and quantization == "qat":  # a built-in one was checked before
+            fitting.check_model(model, board_memory(s.board), s.mu_max)
         data = self._dataset(*keras_to_int8.check_shape(model)[0])
         calibration = training.scale(data.source.head(CALIBRATION_IMAGES).images, *self._range).numpy()
         if quantization == "ptq":

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import click
 import numpy as np
@@ -28,14 +29,22 @@ LEAST_SIZE, SIZE_STEP, ALPHA_STEP = 32, 8, 0.05
 
 
 def estimate(spec: ModelSpec, kernels: str, mu_max: int = 4) -> Requirements:
-    """What the network will need once it is trained."""
-    from converters import keras_to_int8
+    """What a built-in network will need once it is trained."""
     from converters.keras_env import keras
 
-    noise = np.random.default_rng(0).uniform(-1, 1, (1, spec.input_size, spec.input_size, spec.channels))
-    tflite = keras_to_int8.post_training(models.build(spec), noise.astype(np.float32))
+    need = estimate_model(models.build(spec), kernels, mu_max)
     keras.backend.clear_session()  # the names of layers begin anew: what is trained next is named as without this
-    return requirements(DeviceImage.read(device_image.build(add_headroom(tflite, mu_max), Preprocessing())), kernels)
+    return need
+
+
+def estimate_model(model: Any, kernels: str, mu_max: int = 4) -> Requirements:
+    """What a Keras model will need once it is int8."""
+    from converters import keras_to_int8
+
+    shape, _ = keras_to_int8.check_shape(model)
+    noise = np.random.default_rng(0).uniform(-1, 1, (1, *shape)).astype(np.float32)
+    tflite = add_headroom(keras_to_int8.post_training(model, noise), mu_max)
+    return requirements(DeviceImage.read(device_image.build(tflite, Preprocessing())), kernels)
 
 
 def check(spec: ModelSpec, board: BoardMemory, mu_max: int = 4) -> None:
@@ -43,6 +52,12 @@ def check(spec: ModelSpec, board: BoardMemory, mu_max: int = 4) -> None:
     need = estimate(spec, board.kernels, mu_max)
     if fit(need, board) is not None:
         raise UserError(f"{fit(need, board, advice=advice(spec, need, board, mu_max))} Nothing was trained.")
+
+
+def check_model(model: Any, board: BoardMemory, mu_max: int = 4) -> None:
+    """Raises UserError, which names the board's bounds, when a Keras model will not fit the board."""
+    if (why := fit(estimate_model(model, board.kernels, mu_max), board)) is not None:
+        raise UserError(f"{why} Nothing was trained.")
 
 
 def advice(spec: ModelSpec, need: Requirements, board: BoardMemory, mu_max: int = 4) -> str:

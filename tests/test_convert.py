@@ -347,9 +347,17 @@ def test_an_image_that_does_not_fit_is_kept(data, tmp_path, monkeypatch):
     common = ("--tflite", FIXTURES / "resnet18_w8_32.tflite", "--data-dir", data, "--out", tmp_path, "--name", "x")
     sentence = refused(run(*common, "--board", "native"))
     image = tmp_path / "x" / "x.zimg"
-    assert "bytes more than the 65,536 that are there for it in PSRAM" in sentence
+    assert "more than the 65,536 that are there for it in PSRAM" in sentence
     assert "the image may have at most 65,536 bytes" in sentence and f"{image} was written all the same" in sentence
     DeviceImage.read(image.read_bytes())
+
+
+def test_a_keras_model_that_does_not_fit_is_refused_before_qat(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.conversion.board_memory", small_board)
+    file = saved(small_cnn(keras, size=64), tmp_path / "own.keras")
+    sentence = refused(run("--keras", file, "--data-dir", data, "--board", "native", "--out", tmp_path / "out"))
+    assert "activations (" in sentence and "that are there for it in SRAM" in sentence
+    assert sentence.endswith("Nothing was trained.")
 
 
 def test_the_check_changes_nothing(data, tmp_path):
@@ -357,6 +365,7 @@ def test_the_check_changes_nothing(data, tmp_path):
               "--allow-drop", 100, "--name", "x")  # fmt: skip
     images = []
     for options in ((), ("--board", "qemu_an547")):
+        keras.backend.clear_session()  # each as in a process of its own: names of layers are counted
         result = run(*common, *options, "--out", tmp_path / str(len(images)))
         assert result.exit_code == 0, result.output
         images.append((tmp_path / str(len(images)) / "x" / "x.zimg").read_bytes())

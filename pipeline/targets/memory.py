@@ -110,8 +110,9 @@ class Shortage:
     most: int | None = None  # samples that fit, where they are what is too much
 
     def __str__(self) -> str:
-        more = f"{self.needed - self.there:,} bytes more than the {self.there:,} that are there for it in {self.memory}"
-        return f"{self.what} {'take' if self.what.endswith('s') else 'takes'} {self.needed:,} bytes, {more}"
+        takes = "take" if self.what.endswith("s") else "takes"
+        more = f"{self.needed - self.there:,} more than the {self.there:,} that are there for it in {self.memory}"
+        return f"{self.what} {takes} {self.needed:,} bytes, {more}"
 
 
 @dataclass(frozen=True)
