@@ -1,7 +1,8 @@
 # A Cortex-M55 in emulation: QEMU's mps3-an547.
 set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
 # The loops of runners/int8/mve take every register, the frame pointer as well. -g: a fault is reported with its line.
-add_compile_options(-ffunction-sections -fdata-sections -fomit-frame-pointer -g -fstack-usage -fcallgraph-info=su)
+# -fcallgraph-info: callers, callees and frames, for the worst-case stack (docs/memory.md).
+add_compile_options(-ffunction-sections -fdata-sections -fomit-frame-pointer -g -fcallgraph-info=su)
 
 set(CORTEX_M_DIR ${BOARD_DIR}/../cortex_m)
 include_directories(${CORTEX_M_DIR})
