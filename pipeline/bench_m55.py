@@ -16,21 +16,13 @@ from pathlib import Path
 import click
 import numpy as np
 
-from converters import device_image
-from converters.device_image import DeviceImage, Preprocessing
+from converters.device_image import DeviceImage
 from converters.errors import UserError
-from converters.plan import compile_plan
-from converters.tflite_model import add_headroom, read_graph
 from pipeline import cli
-from pipeline.targets.boards import ROOT, build_an547
+from pipeline.plan_ops import KINDS, image_of, plan_ops
+from pipeline.targets.boards import ROOT, TICKS_PER_INSTRUCTION, build_an547
 
 KERNELS = ("portable", "words", "mve")
-TICKS_PER_INSTRUCTION = 1.024  # a 32 MHz counter; -icount shift=5 gives an instruction 32 ns
-KINDS = (
-    "", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "MEAN", "MAX_POOL_2D", "AVERAGE_POOL_2D", "PAD",
-    "SOFTMAX", "QUANTIZE", "RELU6", "TABLE", "BROADCAST_ADD", "SUB", "MUL", "PLACE", "PICK", "TRANSPOSE_CONV",
-    "MINIMUM", "MAXIMUM", "PRELU",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,12 +37,6 @@ PEERS = {"fm_rn": Peer(1_194_000, 22_292), "fm_mb": Peer(1_656_000, 86_244)}
 
 
 @dataclass(frozen=True)
-class PlanOp:
-    kind: str
-    shape: str
-
-
-@dataclass(frozen=True)
 class Run:
     """What a firmware did: outputs int8 [probes, inputs, classes], instructions of each op and of a whole pass."""
 
@@ -61,40 +47,29 @@ class Run:
     scratch: int
 
 
-def plan_ops(tflite: bytes) -> list[PlanOp]:
-    """The ops of the plan, in order."""
-    words = compile_plan(read_graph(tflite)).words
-    tensors = words[8 : 8 + 5 * words[0]].reshape(-1, 5)
-    ops, at = [], int(words[5])
-    for _ in range(words[1]):
-        kind, length, first, _, out = (int(v) for v in words[at : at + 5])
-        kernel = f" {words[at + 7]}x{words[at + 8]}/{words[at + 9]}" if kind in (1, 2, 6, 7) else ""
-        shapes = ("x".join(map(str, tensors[t][1:4])) for t in (first, out))
-        ops.append(PlanOp(KINDS[kind], " -> ".join(shapes) + kernel))
-        at += length
-    return ops
+def emulate(firmware: Path, folder: Path) -> None:
+    """Run a firmware to its end, with a clock that counts instructions; its files are in the folder."""
+    if shutil.which("qemu-system-arm") is None:
+        raise UserError("qemu-system-arm is missing, it emulates the Cortex-M55: apt-get install qemu-system-arm.")
+    command = [
+        "qemu-system-arm", "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-serial", "none",
+        "-icount", "shift=5,sleep=off", "-semihosting-config", "enable=on,target=native", "-kernel", str(firmware),
+    ]  # fmt: skip
+    done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        words = " ".join((done.stdout + done.stderr).split())
+        raise UserError(f"the emulated Cortex-M55 ended with exit code {done.returncode}: {words[:500]}")
 
 
 def run(firmware: Path, image: bytes, inputs: np.ndarray, probes: Sequence[tuple[int, int]] = ((0, 0),)) -> Run:
     """Run int8 inputs [n, h, w, c] on the firmware in QEMU under each probe (seed, step)."""
-    if shutil.which("qemu-system-arm") is None:
-        raise UserError("qemu-system-arm is missing, it emulates the Cortex-M55: apt-get install qemu-system-arm.")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "image.zimg").write_bytes(image)
         (folder / "inputs.bin").write_bytes(np.ascontiguousarray(inputs).tobytes())
         packed = b"".join(struct.pack("<Qii", seed, step, 0) for seed, step in probes)
         (folder / "probes.bin").write_bytes(struct.pack("<I", len(inputs)) + packed)
-        command = [
-            "qemu-system-arm", "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-serial", "none",
-            "-icount", "shift=5,sleep=off", "-semihosting-config", "enable=on,target=native", "-kernel", str(firmware),
-        ]  # fmt: skip
-        done = subprocess.run(
-            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            words = " ".join((done.stdout + done.stderr).split())
-            raise UserError(f"the emulated Cortex-M55 ended with exit code {done.returncode}: {words[:500]}")
+        emulate(firmware, folder)
         outputs = np.fromfile(folder / "outputs.bin", np.int8).reshape(len(probes), len(inputs), -1)
         report = (folder / "report.bin").read_bytes()
     ops, activations, scratch, _ = struct.unpack_from("<IIII", report)
@@ -107,10 +82,6 @@ def code_bytes(firmware: Path) -> int:
     """Code and constants of the whole bench firmware."""
     done = subprocess.run(["arm-none-eabi-size", str(firmware)], capture_output=True, text=True, check=True)
     return int(done.stdout.splitlines()[1].split()[0])
-
-
-def image_of(tflite: Path) -> bytes:
-    return device_image.build(add_headroom(tflite.read_bytes(), 4), Preprocessing(), source=str(tflite))
 
 
 def random_inputs(image: DeviceImage, count: int) -> np.ndarray:

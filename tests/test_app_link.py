@@ -183,6 +183,8 @@ def test_repeated_update_is_not_applied_twice(board):
         (client.TRACE, struct.pack("<II", 2**32 - 1, 0), 23),
         (client.TRACE, struct.pack("<II", 0, 11 * 9 * 4), 23),
         (client.TRACE, struct.pack("<II", 0, 2**32 - 1), 23),
+        (client.PROFILE, b"", 2),
+        (client.PROFILE, struct.pack("<II", 0, 0), 2),
     ],
 )
 def test_refusals_change_nothing(board, kind, payload, code):
@@ -196,7 +198,9 @@ def test_refusals_change_nothing(board, kind, payload, code):
         assert board.weights_crc() == crc
 
 
-@pytest.mark.parametrize("kind", [client.READ, client.PIXELS, client.LOGITS, client.PROBE, client.UPDATE, client.TRACE])
+@pytest.mark.parametrize(
+    "kind", [client.READ, client.PIXELS, client.LOGITS, client.PROBE, client.UPDATE, client.TRACE, client.PROFILE]
+)
 def test_nothing_works_without_an_image(raw, kind):
     with pytest.raises(Refused) as refused:
         raw.command(kind)
@@ -322,3 +326,34 @@ def test_training_adds_less_than_4_kib_beside_its_batch():
     assert memory["packed"] + memory["training"] < 4096
     assert memory["batch"] == 4 * board.info.max_batch
     assert memory["weights"] == board.info.weights
+
+
+def test_ticks_of_ops_come_in_pages(board, monkeypatch):
+    for first in (0, 3, 4, 2**32 - 1):
+        _, samples, ops, ticks = board._profile(first)
+        assert ops == 4 and len(ticks) == max(0, ops - first) and (samples > 0) == (first < ops)
+    command, asked = board._command, []
+
+    def in_pages(kind, payload, **options):
+        asked.append(int.from_bytes(payload, "little"))
+        return command(kind, payload, **options)[: 48 + 8 * 3]
+
+    monkeypatch.setattr(board, "_command", in_pages)
+    assert len(board.profile_ops()[0]) == 4 and asked == [0, 3]
+
+
+def test_phases_count_from_the_image_on(board):
+    pixels = random_pixels(1, SHAPE, seed=1)
+    board.reset_weights()
+    for _ in range(2):
+        board.write_samples(0, pixels, np.zeros(1))
+        board.select([0])
+        assert board.profile_phases() == dict.fromkeys(client.PHASES, 0)
+        board.loss()
+        looked = board.profile_phases()
+        assert looked["forward"] > 0 and looked["loss"] > 0 and looked["update"] == looked["crc"] == 0
+        assert board.profile_phases() == looked
+        board.probe(5, 2)
+        board.update(Update(NEAREST, 0, (1,), (2**20,)))
+        assert all(ticks > looked[phase] for phase, ticks in board.profile_phases().items())
+        board.reset_weights()

@@ -25,3 +25,4 @@ endif()
 
 list(FILTER APP_SOURCES EXCLUDE REGEX "/tflm_app/app/") # no commands, no link
 add_firmware(m55_bench ${APP_SOURCES} ${BOARD_DIR}/bench.c)
+add_firmware(m55_zo ${APP_SOURCES} ${BOARD_DIR}/zo_cases.c)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BOARDS = ("native", "qemu_an547")
 NATIVE_MAX_THREADS = 64  # boards/native/board_config.h
 AN547_MEMORY = 1024  # MiB of DDR, boards/qemu_an547/port.c
+TICKS_PER_INSTRUCTION = 1.024  # of the emulated board that counts: 32 MHz, and 32 ns an instruction
 LINKS = ("pipe", "uart")  # of the emulated board; the first is the default
 KERNELS = ("words", "mve", "portable")  # of the emulated board: fast in emulation, Helium, plain C
 # What may be said of a board; the twin (pipeline/targets/twin.py) is none, but may stand in its place.
@@ -86,14 +87,15 @@ def open_board(
     port: str | None = None,
     link: str | None = None,
     kernels: str | None = None,
+    count: bool = False,
     sanitize: str = "",
 ) -> Board:
     """Start or connect a board and load the image.
 
     threads: workers of the native board, all cores by default. memory: MiB for image, activations and samples of the
     native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere.
-    link, kernels: one of LINKS and KERNELS, of the emulated board. Raises UserError for an unknown board, a missing
-    tool, or a board that refuses the image.
+    link, kernels: one of LINKS and KERNELS, of the emulated board. count: its clock counts instructions, each
+    TICKS_PER_INSTRUCTION. Raises UserError for an unknown board, a missing tool, or a board that refuses the image.
     """
     if name not in BOARDS:
         raise UserError(f"board '{name}' is unknown: choose one of {', '.join(BOARDS)}.")
@@ -102,7 +104,7 @@ def open_board(
     if name == "native":
         transport = _start_native(threads, memory, sanitize)
     else:
-        transport = start_an547(build_an547("zo_board", kernels or KERNELS[0]), link=link, memory=memory)
+        transport = start_an547(build_an547("zo_board", kernels or KERNELS[0]), link=link, memory=memory, count=count)
     return Board(Link(transport), image, describe_end=transport.describe_end)
 
 
@@ -115,7 +117,7 @@ def _start_native(threads: int | None, memory: int | None, sanitize: str) -> Pro
 def start_an547(
     firmware: Path, *, link: str | None = None, memory: int | None = None, count: bool = False
 ) -> ProcessTransport:
-    """Start QEMU with a firmware of the board. count: with a clock that counts instructions (1.024 ticks each)."""
+    """Start QEMU with a firmware of the board. count: with a clock that counts instructions."""
     memory = AN547_MEMORY if memory is None else memory
     if memory > AN547_MEMORY:
         raise UserError(f"the emulated board has {AN547_MEMORY} MiB: use a smaller --memory.")

@@ -20,12 +20,14 @@ PROTOCOL_VERSION = 2
 # tflm_app/app/commands.h
 HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ, LOAD_BULK = 0x01, 0x10, 0x11, 0x12, 0x13, 0x14
 PIXELS, LABELS, SELECT, PIXELS_BULK = 0x20, 0x21, 0x22, 0x23
-LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35
+LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36
 BOTH_SIDES, PLUS_SIDE = 0, 1
 TRACE_MISSING = 24  # tflm_app/app/status.h
 
 _HELLO = struct.Struct("<HH6I6I8I10I16s16s")
 _LOSS = struct.Struct("<QI4x")
+_PROFILE = struct.Struct("<5Q2I")
+PHASES = ("perturb", "forward", "loss", "update", "crc")  # tflm_app/app/app.h
 MEMORY_ROWS = (
     "weights", "model", "activations", "scratch", "packed", "training", "batch", "samples", "link", "stack",
 )  # fmt: skip
@@ -73,6 +75,7 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
         "use a smaller network, or one with the ops that the firmware was built for."
     ),
     26: lambda a, b: "the board's link takes nothing in bulk: flash the firmware of this version.",
+    27: lambda a, b: "the board's runner only runs whole networks: it cannot say how long an op takes.",
 }
 
 
@@ -190,6 +193,26 @@ class Board:
         while len(data) < size:
             data += self._command(TRACE, struct.pack("<II", op, len(data)), timeout=COMPUTE_TIMEOUT)
         return np.frombuffer(data, np.int8)
+
+    def profile_phases(self) -> dict[str, int]:
+        """Ticks of the board's clock that each of PHASES took so far; differences count. Needs a batch."""
+        return self._profile(0xFFFFFFFF)[0]
+
+    def profile_ops(self) -> tuple[np.ndarray, int]:
+        """Ticks of each op of the PLAN, uint64 [ops], in a pass over the batch's first samples; how many these are.
+
+        Raises UserError where the board's runner only runs whole networks.
+        """
+        _, samples, ops, ticks = self._profile(0)
+        while len(ticks) < ops:
+            ticks = np.concatenate([ticks, self._profile(len(ticks))[3]])
+        return ticks, samples
+
+    def _profile(self, op: int) -> tuple[dict[str, int], int, int, np.ndarray]:
+        """Phases, samples of the pass, ops of the plan, ticks of ops from this one on."""
+        reply = self._command(PROFILE, struct.pack("<I", op), timeout=COMPUTE_TIMEOUT)
+        *phases, samples, ops = _PROFILE.unpack_from(reply)
+        return dict(zip(PHASES, phases, strict=True)), samples, ops, np.frombuffer(reply, "<u8", offset=_PROFILE.size)
 
     # -- Target ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,15 @@ struct batch_loss {
     uint32_t correct;
 };
 
+/* What a board spends its time on, as far as it is training. */
+enum phase { PHASE_PERTURB, PHASE_FORWARD, PHASE_LOSS, PHASE_UPDATE, PHASE_CRC, PHASES, PHASE_NONE = PHASES };
+
+struct phase_clock {
+    uint64_t ticks[PHASES + 1]; /* since the image was loaded */
+    uint64_t since;
+    enum phase now; /* of worker 0 */
+};
+
 struct app {
     struct frame_link link;
     struct frame request;
@@ -47,6 +56,7 @@ struct app {
     struct batch_loss partial[BOARD_MAX_WORKERS];
     const int8_t *traced; /* output of op traced_op for the first sample of the batch, NULL: not there (any more) */
     uint32_t traced_op;
+    struct phase_clock clock;
     int8_t *logits; /* where the forward passes of a LOGITS command leave theirs, else NULL */
 };
 
@@ -65,8 +75,20 @@ struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *dat
 struct status app_load_bulk(struct app *app, uint32_t offset, uint32_t size);
 struct status app_load_end(struct app *app);
 
+/* From now on, time counts for this phase. */
+static inline void app_enter(struct app *app, enum phase phase)
+{
+    uint64_t now = port_now();
+    app->clock.ticks[app->clock.now] += now - app->clock.since;
+    app->clock.since = now;
+    app->clock.now = phase;
+}
+
 /* Forward passes over the batch (evaluate.c). */
 struct batch_loss app_evaluate(struct app *app);
 void app_trace(struct app *app, uint32_t op); /* leaves app->traced and app->traced_op */
+
+/* Ticks of ops in a pass over the first block of the batch, and its samples; 0: the runner cannot (evaluate.c). */
+uint32_t app_profile(struct app *app, uint32_t first, uint32_t count, uint64_t *ticks);
 
 #endif

@@ -222,6 +222,13 @@ static struct status loss(struct app *app, const uint8_t *payload, uint32_t size
     return ok();
 }
 
+static void set_probe(struct app *app, uint64_t seed, int step)
+{
+    app_enter(app, PHASE_PERTURB);
+    runner_set_probe(&app->runner, seed, step);
+    app_enter(app, PHASE_NONE);
+}
+
 /* Both sides of a direction. The weights end as they began. */
 static struct status probe(struct app *app, const uint8_t *payload, uint32_t size)
 {
@@ -232,14 +239,22 @@ static struct status probe(struct app *app, const uint8_t *payload, uint32_t siz
         return STATUS(STATUS_MU_RANGE, p->mu, app->image.mu_max);
     int mu = (int)p->mu;
     struct probe_reply *r = reply(app, sizeof *r);
-    runner_set_probe(&app->runner, p->seed, mu);
+    set_probe(app, p->seed, mu);
     r->plus = as_reply(app_evaluate(app));
     if (p->sides == PROBE_BOTH_SIDES) {
-        runner_set_probe(&app->runner, p->seed, -mu);
+        set_probe(app, p->seed, -mu);
         r->minus = as_reply(app_evaluate(app));
     }
-    runner_set_probe(&app->runner, p->seed, 0);
+    set_probe(app, p->seed, 0);
     return ok();
+}
+
+static uint32_t crc_of_weights(struct app *app)
+{
+    app_enter(app, PHASE_CRC);
+    uint32_t crc = zo_weights_crc(&app->image.weights);
+    app_enter(app, PHASE_NONE);
+    return crc;
 }
 
 static struct status update(struct app *app, const uint8_t *payload, uint32_t size)
@@ -266,10 +281,12 @@ static struct status update(struct app *app, const uint8_t *payload, uint32_t si
         .seeds = seeds,
         .coefficients = coefficients,
     };
+    app_enter(app, PHASE_UPDATE);
     struct zo_update_result result = zo_apply_update(&app->image.weights, &request);
+    app_enter(app, PHASE_NONE);
     runner_weights_written(&app->runner);
     struct update_reply *r = reply(app, sizeof *r);
-    *r = (struct update_reply){result.changed, result.at_rail, zo_weights_crc(&app->image.weights)};
+    *r = (struct update_reply){result.changed, result.at_rail, crc_of_weights(app)};
     return ok();
 }
 
@@ -279,7 +296,7 @@ static struct status weights_crc(struct app *app, const uint8_t *payload, uint32
     if (size != 0)
         return STATUS(STATUS_BAD_LENGTH, size, 0);
     uint32_t *r = reply(app, sizeof *r);
-    *r = zo_weights_crc(&app->image.weights);
+    *r = crc_of_weights(app);
     return ok();
 }
 
@@ -308,6 +325,24 @@ static struct status trace(struct app *app, const uint8_t *payload, uint32_t siz
     uint32_t page = least(bytes - p->offset, sizeof app->reply);
     memcpy(reply(app, page), app->traced + p->offset, page);
     return ok();
+}
+
+/* What a board spent on each phase so far, and on each op of a pass over the first samples of the batch: from an op on,
+ * as many as an answer holds. Every page is of a pass of its own. */
+static struct status profile(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct profile_request *p = (const struct profile_request *)payload;
+    const uint32_t ops = app->image.plan.op_count, most = (sizeof app->reply - sizeof(struct profile_reply)) / 8;
+    if (size != sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    uint32_t count = p->op < ops ? least(ops - p->op, most) : 0;
+    struct profile_reply *r = reply(app, sizeof *r + count * (uint32_t)sizeof(uint64_t));
+    memcpy(r->phases, app->clock.ticks, sizeof r->phases);
+    r->ops = ops;
+    if (count == 0)
+        return ok();
+    r->samples = app_profile(app, p->op, count, (uint64_t *)(r + 1));
+    return r->samples ? ok() : STATUS(STATUS_PROFILE_MISSING, 0, 0);
 }
 
 /* Bulk bytes follow their frame whether the command takes them or is refused: what nobody took goes here. */
@@ -363,6 +398,7 @@ static const struct {
     {COMMAND_UPDATE, NEEDS_IMAGE, update},
     {COMMAND_WEIGHTS_CRC, NEEDS_IMAGE, weights_crc},
     {COMMAND_TRACE, NEEDS_BATCH, trace},
+    {COMMAND_PROFILE, NEEDS_BATCH, profile},
 #ifdef PROVOKE
     {COMMAND_PROVOKE, NEEDS_NOTHING, provoke},
 #endif

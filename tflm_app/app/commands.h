@@ -21,6 +21,7 @@ enum command {
     COMMAND_UPDATE = 0x33,
     COMMAND_WEIGHTS_CRC = 0x34,
     COMMAND_TRACE = 0x35,
+    COMMAND_PROFILE = 0x36,
     COMMAND_PROVOKE = 0x7F, /* in firmware for tests alone (app/provoke.h) */
 };
 
@@ -117,6 +118,15 @@ struct update_reply {
 
 struct trace_request {
     uint32_t op, offset; /* number in the plan, first byte of its output */
+};
+
+struct profile_request {
+    uint32_t op; /* the first whose ticks are wanted; beyond the last: none, and no pass is made */
+};
+
+struct profile_reply {
+    uint64_t phases[5];    /* enum phase (app/app.h): ticks since the image was loaded */
+    uint32_t samples, ops; /* of the pass that was made; in the plan. Ticks follow, uint64 an op */
 };
 
 #endif

@@ -23,22 +23,30 @@ static void prepare(struct app *app)
     runner_prepared(&app->runner);
 }
 
+/* Samples of one invocation: all cores before full blocks. */
+static uint32_t block_of(const struct app *app)
+{
+    uint32_t share = (app->batch_size + app->workers - 1) / app->workers;
+    return share < app->runner.block ? share : app->runner.block;
+}
+
 /* Worker w takes the blocks w, w + workers, ... of the batch, which are equal but for the last. */
 static void evaluate_share(void *context, unsigned worker)
 {
     struct app *app = context;
     const struct image *image = &app->image;
     uint8_t *work = app->work[worker];
-    uint32_t share = (app->batch_size + app->workers - 1) / app->workers; /* all cores before full blocks */
-    uint32_t block = share < app->runner.block ? share : app->runner.block;
+    uint32_t block = block_of(app);
     struct batch_loss total = {0, 0};
     for (uint32_t first = worker * block; first < app->batch_size; first += app->workers * block) {
         uint32_t count = app->batch_size - first < block ? app->batch_size - first : block;
         for (uint32_t i = 0; i < count; i++)
             fill_from_batch(app, work, first + i, i);
         runner_invoke(&app->runner, work, count);
-        if (worker == 0)
+        if (worker == 0) {
             port_alive();
+            app_enter(app, PHASE_LOSS);
+        }
         for (uint32_t i = 0; i < count; i++) {
             const int8_t *logits = runner_output(&app->runner, work, i);
             uint32_t label = app->samples.labels[app->batch[first + i]];
@@ -47,6 +55,8 @@ static void evaluate_share(void *context, unsigned worker)
             if (app->logits)
                 memcpy(app->logits + (size_t)(first + i) * image->loss->classes, logits, image->loss->classes);
         }
+        if (worker == 0)
+            app_enter(app, PHASE_FORWARD);
     }
     app->partial[worker] = total;
 }
@@ -54,12 +64,15 @@ static void evaluate_share(void *context, unsigned worker)
 struct batch_loss app_evaluate(struct app *app)
 {
     struct batch_loss total = {0, 0};
+    app_enter(app, PHASE_PERTURB);
     prepare(app);
+    app_enter(app, PHASE_FORWARD);
     port_parallel(evaluate_share, app);
     for (uint32_t w = 0; w < app->workers; w++) {
         total.loss += app->partial[w].loss;
         total.correct += app->partial[w].correct;
     }
+    app_enter(app, PHASE_NONE);
     return total;
 }
 
@@ -69,4 +82,13 @@ void app_trace(struct app *app, uint32_t op)
     fill_from_batch(app, app->work[0], 0, 0);
     app->traced = runner_trace(&app->runner, app->work[0], op);
     app->traced_op = op;
+}
+
+uint32_t app_profile(struct app *app, uint32_t first, uint32_t count, uint64_t *ticks)
+{
+    uint32_t samples = block_of(app);
+    prepare(app);
+    for (uint32_t i = 0; i < samples; i++)
+        fill_from_batch(app, app->work[0], i, i);
+    return runner_profile(&app->runner, app->work[0], samples, first, count, ticks) ? samples : 0;
 }

@@ -31,6 +31,7 @@ struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
     app->loaded = app->loading = false;
     app->batch_size = 0;
     app->samples = (struct sample_store){0};
+    app->clock = (struct phase_clock){.now = PHASE_NONE, .since = port_now()};
     release_all();
     if (size > port_region(PORT_IMAGE)->size)
         return STATUS(STATUS_IMAGE_TOO_LARGE, size, port_region(PORT_IMAGE)->size);

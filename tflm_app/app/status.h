@@ -33,6 +33,7 @@ enum status_code {
     STATUS_TRACE_MISSING = 24,   /* the runner can only run the whole network */
     STATUS_RUNNER = 25,          /* bytes that were free, 0: not prepared, 1: prepared, but not run */
     STATUS_BULK = 26,            /* the link cannot take it */
+    STATUS_PROFILE_MISSING = 27, /* the runner can only run the whole network */
 };
 
 /* A code and up to two numbers that its sentence mentions. */

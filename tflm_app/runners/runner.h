@@ -61,4 +61,9 @@ const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t
  * output still lies in work memory. NULL: this runner can only run the whole network. */
 const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op);
 
+/* Invokes for these samples and leaves how long each of the ops first .. first + count - 1 of the plan took, in ticks
+ * of the board's clock. False: this runner can only run the whole network. */
+bool runner_profile(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t first, uint32_t count,
+                    uint64_t *ticks);
+
 #endif

@@ -5,6 +5,7 @@
 #ifndef ZO_WEIGHTS_H
 #define ZO_WEIGHTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { ZO_MAX_DIRECTIONS = 64, ZO_MAX_COEFFICIENT = 1 << 24 };
@@ -40,6 +41,16 @@ void zo_perturb(const struct zo_weights *weights, uint64_t seed, int step);
 
 /* w -= round(sum over j of c_j z_j), clamped to +-limit: all directions in one pass, no gradient buffer. */
 struct zo_update_result zo_apply_update(const struct zo_weights *weights, const struct zo_update *update);
+
+/* A walk over the weights in runs that stay within one segment and, by their index, within one block of so many: what
+ * shares the words of a Philox block. Starts as {0}; w, index and count are of the run that zo_next_run found. */
+struct zo_run {
+    int8_t *w;
+    uint32_t index, count;
+    uint32_t next, left; /* the next segment; weights of this one behind the run */
+};
+
+bool zo_next_run(const struct zo_weights *weights, struct zo_run *run, uint32_t block);
 
 uint32_t zo_weights_crc(const struct zo_weights *weights);
 

@@ -1,6 +1,7 @@
 /* The in-tree runner: executes the PLAN section with a set of kernels. */
 #include "runners/runner.h"
 
+#include "port/port.h"
 #include "runners/int8/kernels.h"
 #include "zo/weights.h"
 
@@ -58,11 +59,12 @@ void runner_set_probe(struct runner *runner, uint64_t seed, int step)
 {
     if (runner->kernels->pack) {
         runner->stale = true;
-    } else if (seed == runner->probe_seed) {
-        zo_perturb(&runner->image->weights, seed, step - runner->probe_step);
     } else {
-        zo_perturb(&runner->image->weights, runner->probe_seed, -runner->probe_step);
-        zo_perturb(&runner->image->weights, seed, step);
+        int here = seed == runner->probe_seed ? runner->probe_step : 0; /* what of it the weights hold already */
+        if (here != runner->probe_step)
+            zo_perturb(&runner->image->weights, runner->probe_seed, -runner->probe_step);
+        if (step != here)
+            zo_perturb(&runner->image->weights, seed, step - here);
     }
     runner->probe_seed = seed;
     runner->probe_step = step;
@@ -113,7 +115,15 @@ const int8_t *runner_output(const struct runner *runner, uint8_t *work, uint32_t
     return sample_of(runner, work, runner->image->plan.output, sample);
 }
 
-static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t ops)
+/* Where the ticks of the ops from `first` on go. */
+struct op_clock {
+    uint32_t first;
+    uint64_t *ticks;
+};
+
+/* The first ops of the plan; clock: NULL where nobody asks. */
+static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t ops,
+                   const struct op_clock *clock)
 {
     const struct plan *plan = &runner->image->plan;
     const struct kernel_set *kernels = runner->kernels;
@@ -127,19 +137,30 @@ static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples,
     const struct plan_op *op = (const struct plan_op *)plan->ops;
     for (uint32_t i = 0; i < ops; i++, op = plan_next(op)) {
         uint32_t calls = kernels->ops[op->kind].whole_block ? 1 : samples;
+        uint64_t start = clock ? port_now() : 0;
         for (memory.sample = 0; memory.sample < calls; memory.sample++)
             kernels->ops[op->kind].run(plan, op, memory);
+        if (clock && i >= clock->first)
+            clock->ticks[i - clock->first] = port_now() - start;
         memory.packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;
     }
 }
 
 void runner_invoke(const struct runner *runner, uint8_t *work, uint32_t samples)
 {
-    invoke(runner, work, samples, runner->image->plan.op_count);
+    invoke(runner, work, samples, runner->image->plan.op_count, NULL);
 }
 
 const int8_t *runner_trace(const struct runner *runner, uint8_t *work, uint32_t op)
 {
-    invoke(runner, work, 1, op + 1);
+    invoke(runner, work, 1, op + 1, NULL);
     return sample_of(runner, work, plan_op_at(&runner->image->plan, op)->out, 0);
+}
+
+bool runner_profile(const struct runner *runner, uint8_t *work, uint32_t samples, uint32_t first, uint32_t count,
+                    uint64_t *ticks)
+{
+    const struct op_clock clock = {first, ticks};
+    invoke(runner, work, samples, first + count, &clock);
+    return true;
 }

@@ -180,4 +180,9 @@ const int8_t *runner_trace(const struct runner *, uint8_t *, uint32_t)
 {
     return nullptr;
 }
+
+bool runner_profile(const struct runner *, uint8_t *, uint32_t, uint32_t, uint32_t, uint64_t *)
+{
+    return false; /* an interpreter invokes all ops at once */
+}
 }
