@@ -24,18 +24,17 @@ from pipeline.targets.memory import Requirements, Shortage, board_memory, fit, p
 
 @dataclass(frozen=True)
 class Firmware:
-    """How a board's firmware is made. build: of a target and a set of kernels to the ELF file; startup: the library of
-    the board's build that has its start-up code; work, image: the objects that images are placed in."""
+    """How a board's firmware is made. build: of a target and a set of kernels to the ELF file; work, image: the objects
+    that images are placed in."""
 
     build: Callable[[str, str], Path]
     script: Path
-    startup: str
     work: str
     image: str
 
 
 FIRMWARE = {
-    "qemu_an547": Firmware(build_an547, ROOT / "boards" / "qemu_an547" / "an547.ld", "an547", "work", "large"),
+    "qemu_an547": Firmware(build_an547, ROOT / "boards" / "qemu_an547" / "an547.ld", "work", "large"),
 }
 
 # Members of struct app (tflm_app/app/app.h) by purpose; the others are the rest.
@@ -74,14 +73,13 @@ def memories(script: str) -> tuple[Memory, ...]:
     return tuple(Memory(n, int(at, 0), int(size) << {"K": 10, "M": 20}[unit]) for n, at, size, unit in lines)
 
 
-def call_graphs(elf: Path, startup: str) -> list[Path]:
-    """What GCC wrote of the sources of an ELF file, when it compiled them."""
-    folder = elf.parent / "CMakeFiles"
-    return [path for target in (elf.stem, startup) for path in sorted(folder.glob(f"{target}.dir/**/*.ci"))]
+def call_graphs(elf: Path) -> list[Path]:
+    """What GCC wrote of the sources that it compiled in the ELF file's build."""
+    return sorted((elf.parent / "CMakeFiles").glob("**/*.ci"))
 
 
-def stacks(elf: Elf, startup: str) -> tuple[stack.Stack, ...]:
-    return stack.cortex_m_stacks(elf, stack.CallGraph(elf, call_graphs(elf.path, startup)))
+def stacks(elf: Elf) -> tuple[stack.Stack, ...]:
+    return stack.cortex_m_stacks(elf, stack.CallGraph(elf, call_graphs(elf.path)))
 
 
 def rows(elf: Elf, found: tuple[stack.Stack, ...], board: Firmware) -> dict[str, list[Row]]:
@@ -178,7 +176,7 @@ def main(board: str, kernels: str, image_file: Path | None) -> None:
     path = firmware.build("zo_board", kernels)
     elf = Elf(path)
     stack.check_no_heap(elf)
-    found = stacks(elf, firmware.startup)
+    found = stacks(elf)
     lines = list(describe(board, kernels, elf, found))
     if image_file is not None:
         try:

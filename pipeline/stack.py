@@ -56,14 +56,18 @@ class CallGraph:
     """Every function of an ELF file, and what it calls."""
 
     def __init__(self, elf: Elf, call_graphs: Iterable[Path]) -> None:
-        """call_graphs: the .ci files of the sources that were linked. Raises UserError when objdump is missing."""
+        """call_graphs: .ci files; those of sources that are not in the ELF file (any more) are left out. Raises
+        UserError when objdump is missing."""
         self._elf = elf
         self._functions: dict[int, _Function] = {}
         self._jumps_by_register: set[int] = set()
         self._read_instructions()
         self._resolved: set[int] = set()  # functions whose calls through pointers are known
+        linked = set(elf.sources.values())
         for path in call_graphs:
-            self._read_call_graph(path)
+            text = path.read_text()
+            if (title := _GRAPH.match(text)) and title[1] in linked:
+                self._read_call_graph(text)
         for address in self._jumps_by_register - self._resolved:
             self._functions[address].why_unbounded = "calls through a pointer that is in no call graph"
         self._depths: dict[int, Depth] = {}
@@ -147,8 +151,8 @@ class CallGraph:
             found = [a for a in found if self._elf.sources.get(a) == source]
         return found[0] if found else None
 
-    def _read_call_graph(self, path: Path) -> None:
-        for line in path.read_text().splitlines():
+    def _read_call_graph(self, text: str) -> None:
+        for line in text.splitlines():
             if node := _NODE.match(line):
                 address = self._address(node[1])
                 if address is not None:
@@ -182,6 +186,7 @@ _INSTRUCTION = re.compile(r" *[0-9a-f]+:\t(\S+)\t?([^@]*)")
 # objdump 2.40 takes some Helium instructions for branches to come (BFCSEL): these alone are jumps.
 _JUMP = re.compile(r"(b|bl|b(eq|ne|cs|cc|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)|cbn?z)(\.[nw])?$")
 _TARGET = re.compile(r"\b([0-9a-f]+) <")
+_GRAPH = re.compile(r'graph: \{ title: "([^"]*)"')
 _NODE = re.compile(r'node: \{ title: "([^"]*)" label: "[^"]*\\n(\d+) bytes \(([^)]*)\)')
 _EDGE = re.compile(r'edge: \{ sourcename: "([^"]*)" targetname: "([^"]*)"(?: label: "([^"]*)")?')
 # Anything but push, pop and constants: mov sp, r7; sub sp, r3.

@@ -31,7 +31,7 @@ def built(request) -> tuple[str, Elf]:
 def test_stacks_of_the_firmware_are_bounded(built):
     _, elf = built
     check_no_heap(elf)
-    process, handlers = firmware.stacks(elf, "an547")
+    process, handlers = firmware.stacks(elf)
     check_stacks((process, handlers))
     assert (process.size, handlers.size) == (8192, 1024)
     assert 600 < process.worst < 4096 and "app_execute" in process.why
@@ -51,14 +51,14 @@ def test_what_is_measured_stays_below_the_worst_case(built):
         used = board.refresh().memory["stack"]
     finally:
         board.close()
-    worst = firmware.stacks(elf, "an547")[0].worst
+    worst = firmware.stacks(elf)[0].worst
     assert worst / 2 < used <= worst
 
 
 def test_every_frame_that_gcc_states_is_in_the_instructions(built):
     """What has no call graph is read off its instructions: for everything that has one, both have to agree."""
     _, elf = built
-    files = firmware.call_graphs(elf.path, "an547")
+    files = firmware.call_graphs(elf.path)
     assert len(files) > 30
     read, both = CallGraph(elf, []), CallGraph(elf, files)
     through_pointers = set()
@@ -73,7 +73,7 @@ def test_every_frame_that_gcc_states_is_in_the_instructions(built):
 
 def test_the_table_accounts_for_every_byte(built):
     kernels, elf = built
-    found = firmware.stacks(elf, "an547")
+    found = firmware.stacks(elf)
     table = firmware.rows(elf, found, FIRMWARE["qemu_an547"])
     assert list(table) == ["ITCM", "DTCM", "SRAM", "DDR"]
     total = sum(row.size for rows in table.values() for row in rows if not row.inner)
