@@ -160,17 +160,16 @@ def _from_c_info(path: Path) -> tuple[str, dict[int, Pool], tuple[Buffer, ...], 
         pools[p["id"]] = Pool(
             p["id"], p["name"], address, int(p["size_bytes"]), p["rights"], cacheable, virtual, "" if virtual else file
         )
-    buffers = tuple(
-        Buffer(
-            b["id"], b["name"], b["mpool_id"], pools[b["mpool_id"]].address + int(b["offset_start"]),
-            int(b["size_bytes"]), b["is_param"] is True, b["format"], int(b["nbits"]), int(b.get("batch", 1)),
-        )  # fmt: skip
-        for b in info["buffers"]
-        if int(b["size_bytes"]) > 0
-    )
+    buffers = tuple(_buffer(b, pools) for b in info["buffers"] if int(b["size_bytes"]) > 0)
     nodes = tuple(node for graph in info["graphs"] for top in graph["nodes"] for node in _walk(top))
     controller = bool(info.get("ec_blobs_info")) or any(node.mapping == "NODE_EC" for node in nodes)
     return str(tools.get("ST.EdgeAI.Core", "")), pools, buffers, nodes, controller
+
+
+def _buffer(b: dict[str, Any], pools: Mapping[int, Pool]) -> Buffer:
+    address, size = pools[b["mpool_id"]].address + int(b["offset_start"]), int(b["size_bytes"])
+    is_param, bits, depth = b["is_param"] is True, int(b["nbits"]), int(b.get("batch", 1))
+    return Buffer(b["id"], b["name"], b["mpool_id"], address, size, is_param, b["format"], bits, depth)
 
 
 def _walk(node: dict[str, Any]) -> Iterator[Node]:
@@ -185,7 +184,11 @@ _POOL = re.compile(
     r"index=(\d+) file postfix=(\S*) name=(\S+) offset=(0x[0-9a-fA-F]+)\s+absolute_mode size=(\d+) (vpool )?"
     r"(READ_ONLY|READ_WRITE).*?cacheable=(\w+)"
 )
-_FIELDS = r"\.name = \"(?P<name>[^\"]+)\",\s*\.addr_base = \{[^}]*?\((?P<base>0x[0-9a-fA-F]+)UL\)[^}]*\},(?P<rest>.*?)\n    \}"
+_FIELDS = re.compile(
+    r"\.name = \"(?P<name>[^\"]+)\",\s*\.addr_base = \{[^}]*?\((?P<base>0x[0-9a-fA-F]+)UL\)[^}]*\},"
+    r"(?P<rest>.*?)\n    \}",
+    re.DOTALL,
+)
 _CONVACC = re.compile(r"LL_Convacc_InitTypeDef (\w+?)_init\d+ = \{(.*?)\};", re.DOTALL)
 
 
@@ -203,20 +206,20 @@ def _from_source(source: str) -> tuple[str, dict[int, Pool], tuple[Buffer, ...],
         raise ValueError("no memory pools are listed")
     buffers: dict[tuple[str, int], Buffer] = {}
     tables = source[source.index("LL_ATON_Input_Buffers_Info_") :]
-    for match in re.finditer(_FIELDS, tables, re.DOTALL):
+    for match in _FIELDS.finditer(tables):
         values = dict(re.findall(r"\.(\w+) = ([\w-]+)", match["rest"]))
         base, start, end = int(match["base"], 16), int(values["offset_start"]), int(values["offset_end"])
         holders = [p for p in pools.values() if p.address <= base + start and base + end <= p.address + p.size]
         holders.sort(key=lambda p: (p.address != base, p.virtual))
         if not holders:
             raise ValueError(f"buffer {match['name']} lies in no pool")
+        is_param, bits, depth = values["is_param"] == "1", int(values["nbits"]), int(values["batch"])
         buffer = Buffer(
-            len(buffers), match["name"], holders[0].id, base + start, end - start, values["is_param"] == "1",
-            values["type"], int(values["nbits"]), int(values["batch"]),
-        )  # fmt: skip
+            len(buffers), match["name"], holders[0].id, base + start, end - start, is_param, values["type"], bits, depth
+        )
         if buffer.size:
             buffers.setdefault((buffer.name, buffer.address), buffer)
-    return version, pools, tuple(buffers.values()), None, "_ecblobs.h\"" in source
+    return version, pools, tuple(buffers.values()), None, '_ecblobs.h"' in source
 
 
 def _convolutions(source: str) -> dict[str, frozenset[Convolution]]:

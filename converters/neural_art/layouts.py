@@ -30,72 +30,73 @@ class Plain:
         return math.prod(dims)
 
     def at(self, dims: Dims, o: Index, h: Index, w: Index, i: Index) -> Index:
-        _, rows, columns, inputs = dims
-        return ((o * rows + h) * columns + w) * inputs + i
+        _, nh, nw, ni = dims
+        return ((o * nh + h) * nw + w) * ni + i
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """Blocks of G output by b input channels, the input blocks inside; a block is [G][H][W][b]. The last ones are smaller."""
+    """Blocks of so many output by input channels, along the inputs first; a block is [outputs][H][W][inputs].
+    The last block of either kind is smaller."""
 
-    G: Index
-    b: Index
+    outputs: Index
+    inputs: Index
     family: ClassVar[int] = 1
 
     def size(self, dims: Dims) -> Index:
         return math.prod(dims)
 
     def at(self, dims: Dims, o: Index, h: Index, w: Index, i: Index) -> Index:
-        outputs, rows, columns, inputs = dims
-        o0, i0 = o - o % self.G, i - i % self.b
-        g, d = np.minimum(self.G, outputs - o0), np.minimum(self.b, inputs - i0)
-        return (o0 * inputs + g * i0) * rows * columns + (((o - o0) * rows + h) * columns + w) * d + i - i0
+        no, nh, nw, ni = dims
+        o0, i0 = o - o % self.outputs, i - i % self.inputs
+        n, d = np.minimum(self.outputs, no - o0), np.minimum(self.inputs, ni - i0)
+        return (o0 * ni + n * i0) * nh * nw + (((o - o0) * nh + h) * nw + w) * d + i - i0
 
 
 @dataclass(frozen=True)
 class Deep:
-    """1x1 only. Frames of OB output by IB input channels, the input frames inside; a frame is groups of S output
-    channels, a group is [IB][S]; zeros pad every frame to a multiple of M bytes. The last of each kind are smaller."""
+    """1x1 only. Frames of so many output by input channels, along the inputs first; a frame is groups of output
+    channels, a group is [inputs][group]; zeros pad each frame to a multiple of bytes. The last of each is smaller."""
 
-    OB: Index
-    IB: Index
-    S: Index = 8
-    M: Index = 3
+    outputs: Index
+    inputs: Index
+    group: Index = 8
+    multiple: Index = 3
     family: ClassVar[int] = 2
 
     def size(self, dims: Dims) -> Index:
-        outputs, _, _, inputs = dims
-        return outputs // self.OB * self._row(self.OB, inputs) + self._row(outputs % self.OB, inputs)
+        no, _, _, ni = dims
+        return no // self.outputs * self._row(self.outputs, ni) + self._row(no % self.outputs, ni)
 
     def at(self, dims: Dims, o: Index, h: Index, w: Index, i: Index) -> Index:
-        outputs, _, _, inputs = dims
-        o0, i0 = o - o % self.OB, i - i % self.IB
-        n, d = np.minimum(self.OB, outputs - o0), np.minimum(self.IB, inputs - i0)
-        s0 = (o - o0) - (o - o0) % self.S
-        s = np.minimum(self.S, n - s0)
-        frame = o // self.OB * self._row(self.OB, inputs) + i // self.IB * self._frame(n, self.IB)
-        return frame + s0 * d + (i - i0) * s + (o - o0 - s0) + 0 * (h + w)
+        no, _, _, ni = dims
+        o0, i0 = o - o % self.outputs, i - i % self.inputs
+        n, d = np.minimum(self.outputs, no - o0), np.minimum(self.inputs, ni - i0)
+        g0 = (o - o0) - (o - o0) % self.group
+        g = np.minimum(self.group, n - g0)
+        frame = o // self.outputs * self._row(self.outputs, ni) + i // self.inputs * self._frame(n, self.inputs)
+        return frame + g0 * d + (i - i0) * g + (o - o0 - g0) + 0 * (h + w)
 
     def _frame(self, n: Index, d: Index) -> Index:
-        return -(-n * d // self.M) * self.M
+        return -(-n * d // self.multiple) * self.multiple
 
-    def _row(self, n: Index, inputs: int) -> Index:
-        return inputs // self.IB * self._frame(n, self.IB) + self._frame(n, inputs % self.IB)
+    def _row(self, n: Index, ni: int) -> Index:
+        return ni // self.inputs * self._frame(n, self.inputs) + self._frame(n, ni % self.inputs)
 
 
 @dataclass(frozen=True)
 class Inflated:
-    """Depthwise only. [C][H][W][b], where channel c has its weights at j = c % b and zeros at every other j."""
+    """Depthwise only. [C][H][W][depth], where channel c has its weights at c % depth and structural zeros beside."""
 
-    b: Index
+    depth: Index
     family: ClassVar[int] = 3
 
     def size(self, dims: Dims) -> Index:
-        return math.prod(dims) * self.b
+        return math.prod(dims) * self.depth
 
     def at(self, dims: Dims, o: Index, h: Index, w: Index, i: Index) -> Index:
-        _, rows, columns, _ = dims
-        return ((i * rows + h) * columns + w) * self.b + i % self.b + 0 * o
+        _, nh, nw, _ = dims
+        return ((i * nh + h) * nw + w) * self.depth + i % self.depth + 0 * o
 
 
 Layout = Plain | Blocked | Deep | Inflated
@@ -107,22 +108,23 @@ def parameters(layout: Layout) -> dict[str, int]:
 
 
 def describe(layout: Layout) -> str:
-    """'blocked G=8 b=8'."""
+    """'blocked outputs=8 inputs=8'."""
     return " ".join([type(layout).__name__.lower(), *(f"{k}={v}" for k, v in parameters(layout).items())])
 
 
 def valid(layout: Layout, dims: Dims) -> bool:
     """Whether the parameters make sense for a box of these dimensions."""
-    outputs, rows, columns, inputs = dims
+    no, nh, nw, ni = dims
     match layout:
         case Plain():
             return True
-        case Blocked(G, b):
-            return 1 <= G <= outputs and 1 <= b <= inputs
-        case Deep(OB, IB, S, M):
-            return rows == columns == 1 and 1 <= OB <= outputs and 1 <= IB <= inputs and 1 <= S <= 256 and 1 <= M <= 256
-        case Inflated(b):
-            return outputs == 1 and 1 <= b <= 256
+        case Blocked(outputs, inputs):
+            return outputs in range(1, no + 1) and inputs in range(1, ni + 1)
+        case Deep(outputs, inputs, group, multiple):
+            frames = outputs in range(1, no + 1) and inputs in range(1, ni + 1)
+            return nh == nw == 1 and frames and group in range(1, 257) and multiple in range(1, 257)
+        case Inflated(depth):
+            return no == 1 and depth in range(1, 257)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Box:
 
     def inside(self, dims: Dims) -> bool:
         return all(
-            0 <= first and 1 <= n and first + n <= whole
+            first >= 0 and n >= 1 and first + n <= whole
             for first, n, whole in zip(self.start, self.dims, dims, strict=True)
         )
 

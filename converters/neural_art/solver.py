@@ -20,15 +20,19 @@ import numpy as np
 
 from converters.errors import UserError
 from converters.neural_art.compiled import Buffer, Compiled, Convolution, Pool
-from converters.neural_art.layouts import Blocked, Box, Deep, Dims, Inflated, Layout, Piece, Plain, covers, describe
+from converters.neural_art.layouts import Blocked, Box, Deep, Dims, Inflated, Layout, Piece, Plain, covers
 from converters.tflite_model import Graph, Segment, read_graph, trainable_segments, weight_tensors, write_weights
 
-# What frames and groups of `Deep` are searched for; every other parameter is searched for in its whole range.
+# Groups and multiples that `Deep` is searched for; every other parameter is searched for in its whole range.
 GROUPS = (8, 4, 16, 2, 32, 1)
 MULTIPLES = (3, 2, 4, 8, 16)
 
 _FITS = 64  # fits of one filter in one buffer that are looked at; more come from constant weights only
 _SAMPLES = 512  # weights that sift candidates before all are compared
+
+
+class Ambiguous(UserError):
+    """The weights repeat, so that more than one map explains the build; a compiled probe_model settles it."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def _search(compiled: Compiled, filters: Sequence[Filter]) -> list[Entry]:
         rivals = [g for g in filters if g is not f and found[g.segment].keys() & found[f.segment].keys()]
         if rivals:
             shared = next(by_id[k] for k in found[f.segment] if k in found[rivals[0].segment])
-            raise UserError(
+            raise Ambiguous(
                 f"filters '{f.name}' and '{rivals[0].name}' are the same bytes, so it cannot be told which of them "
                 f"buffer '{shared.name}' holds: {_PROBE}."
             )
@@ -172,7 +176,7 @@ def _settled(compiled: Compiled, buffer: Buffer, f: Filter, fits: list[Piece]) -
         if told and all(_same(told[0], p) for p in told):
             return told[0]
     if others:
-        raise UserError(
+        raise Ambiguous(
             f"the weights of '{f.name}' in buffer '{buffer.name}' repeat, so they fit both as {first} and as "
             f"{others[0]}, which differ for other weights: {_PROBE}."
         )
@@ -184,16 +188,16 @@ def _same(a: Piece, b: Piece) -> bool:
 
 
 def _agrees(piece: Piece, hint: Convolution) -> bool:
-    outputs, _, _, inputs = piece.box.dims
+    no, _, _, ni = piece.box.dims
     match piece.layout:
-        case Deep(OB, IB):
-            return hint.deep and min(hint.kernels, outputs) == OB and min(hint.depth, inputs) == IB
-        case Blocked(G, b):
-            return not hint.deep and min(hint.kernels, outputs) == G and hint.depth == b
+        case Deep(outputs, inputs):
+            return hint.deep and min(hint.kernels, no) == outputs and min(hint.depth, ni) == inputs
+        case Blocked(outputs, inputs):
+            return not hint.deep and min(hint.kernels, no) == outputs and hint.depth == inputs
         case Plain():
-            return not hint.deep and hint.depth >= inputs
-        case Inflated(b):
-            return not hint.deep and hint.depth == b
+            return not hint.deep and hint.depth >= ni
+        case Inflated(depth):
+            return not hint.deep and hint.depth == depth
 
 
 def _named_box(name: str, dims: Dims) -> list[Box]:
@@ -253,27 +257,27 @@ def candidates(dims: Dims, size: int) -> Iterator[Layout]:
     Left out is what is the same permutation as an earlier one: blocks as deep as the filter, groups larger than a
     frame, frames of whole groups where nothing separates the frames.
     """
-    outputs, rows, columns, inputs = dims
+    no, nh, nw, ni = dims
     live = math.prod(dims)
     if size == live:
         yield Plain()
-    if outputs == 1 and size % live == 0:
+    if no == 1 and size % live == 0:
         yield Inflated(np.array([size // live]))
-    if size == live and inputs > 1:
-        G, b = (p.ravel() for p in np.mgrid[1 : outputs + 1, 1:inputs])
-        keep = (G > 1) | (rows * columns > 1)
-        yield Blocked(G[keep], b[keep])
-    if rows == columns == 1:
-        OB, IB = (p.ravel() for p in np.mgrid[1 : outputs + 1, 1 : inputs + 1])
-        one_group = np.where(OB <= 8, 8, np.where(OB <= 16, 16, 32))  # a frame that is one group
-        for M in (1,) if size == live else MULTIPLES:
-            fills = Deep(OB, IB, 1, M).size(dims) == size
-            for S in GROUPS:
-                keep = fills & ((S < OB) | (S == one_group)) & ((S > 1) | (M > 1))
-                if M == 1:
-                    keep &= (IB < inputs) | (OB == outputs) | (OB % S != 0)
+    if nh == nw == 1:
+        outputs, inputs = (p.ravel() for p in np.mgrid[1 : no + 1, 1 : ni + 1])
+        one_group = np.where(outputs <= 8, 8, np.where(outputs <= 16, 16, 32))  # a frame that is one group
+        for multiple in (1,) if size == live else MULTIPLES:
+            fills = Deep(outputs, inputs, 1, multiple).size(dims) == size
+            for group in GROUPS:
+                keep = fills & ((outputs > group) | (one_group == group))
+                if multiple == 1:  # no zeros: frames of one-channel groups are blocks
+                    keep &= (group > 1) & ((inputs < ni) | (outputs == no) | (outputs % group != 0))
                 if keep.any():
-                    yield Deep(OB[keep], IB[keep], S, M)
+                    yield Deep(outputs[keep], inputs[keep], group, multiple)
+    if size == live and ni > 1:
+        outputs, inputs = (p.ravel() for p in np.mgrid[1 : no + 1, 1:ni])
+        keep = (outputs > 1) | (nh * nw > 1)
+        yield Blocked(outputs[keep], inputs[keep])
 
 
 def _parameters(grid: Layout) -> tuple[np.ndarray, ...]:
@@ -404,15 +408,3 @@ def _check_gaps(compiled: Compiled, pools: set[int]) -> None:
                 f"byte {at} of pool '{pool.name}' ({pool.address + at:#x}) is {data[at]} and belongs to no parameter "
                 "buffer, where only zeros are expected: the memory file and the list of buffers do not match."
             )
-
-
-def summary(weight_map: WeightMap) -> list[tuple[str, str, str, int, int, int]]:
-    """Filter, buffer, layout, live bytes, pad bytes, structural zeros; one row an entry."""
-    return [
-        (weight_map.filters[e.segment].name, e.buffer.name, str(e.piece), e.piece.live, e.piece.pad,
-         e.piece.structural_zeros)
-        for e in weight_map.entries
-    ]  # fmt: skip
-
-
-__all__ = ["Entry", "Filter", "WeightMap", "describe", "filters_of", "fitting", "probe_model", "recover", "summary"]
