@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,19 @@ SCHEMA = "2."
 ADVICE = "compile with --all-buffers-info and copy the whole output directory"
 
 
+class _Checked:
+    """A record whose fields are of their types and not negative: what is read may be anything."""
+
+    def __post_init__(self) -> None:
+        kinds = {"int": int, "str": str, "bool": bool, "tuple[int, ...]": tuple}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if type(value) is not kinds[f.type] or (f.type == "int" and value < 0):
+                raise ValueError(f"{f.name} of a {type(self).__name__.lower()} is {value!r}")
+
+
 @dataclass(frozen=True)
-class Pool:
+class Pool(_Checked):
     id: int
     name: str
     address: int
@@ -36,7 +47,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class Buffer:
+class Buffer(_Checked):
     id: int
     name: str
     pool: int
@@ -57,7 +68,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(_Checked):
     id: int
     name: str
     kind: str  # "Conv", "Param", "Return", ...; "" for an epoch

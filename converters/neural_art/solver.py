@@ -20,14 +20,14 @@ import numpy as np
 
 from converters.errors import UserError
 from converters.neural_art.compiled import Buffer, Compiled, Convolution, Pool
-from converters.neural_art.layouts import Blocked, Box, Deep, Dims, Inflated, Layout, Piece, Plain, covers
+from converters.neural_art.layouts import Blocked, Box, Deep, Dims, Inflated, Layout, Piece, Plain, covers, valid
 from converters.tflite_model import Graph, Segment, read_graph, trainable_segments, weight_tensors, write_weights
 
 # Groups and multiples that `Deep` is searched for; every other parameter is searched for in its whole range.
 GROUPS = (8, 4, 16, 2, 32, 1)
 MULTIPLES = (3, 2, 4, 8, 16)
 
-_FITS = 64  # fits of one filter in one buffer that are looked at; more come from constant weights only
+_FITS = 64  # fits of one filter in one buffer that are looked at; there are more where its weights are all alike
 _SAMPLES = 512  # weights that sift candidates before all are compared
 
 
@@ -111,10 +111,12 @@ def recover(
     if probe is None:
         entries = _search(compiled, filters)
     else:
-        other = recover(probe[0], probe[1], scope)
-        if [f.dims for f in other.filters] != [f.dims for f in filters]:
+        graph = read_graph(probe[1], "the probe")
+        others = filters_of(graph, trainable_segments(graph, scope))
+        if [f.dims for f in others] != [f.dims for f in filters]:
             raise UserError("the probe is not of this network: its filters have other shapes; make it anew.")
-        entries = [_transfer(compiled, filters[e.segment], e) for e in other.entries]
+        found = _search(probe[0], others, Proof(compiled, filters))
+        entries = [_transfer(compiled, filters[e.segment], e) for e in found]
     _check_disjoint(compiled, entries)
     _check_gaps(compiled, {e.buffer.pool for e in entries})
     pools = tuple(compiled.pools[k] for k in sorted({e.buffer.pool for e in entries}))
@@ -127,7 +129,20 @@ def recover(
 # --- the search ---------------------------------------------------------------------------------------------------
 
 
-def _search(compiled: Compiled, filters: Sequence[Filter]) -> list[Entry]:
+@dataclass(frozen=True)
+class Proof:
+    """The build, and its filters, that a probe's layouts have to explain too."""
+
+    compiled: Compiled
+    filters: Sequence[Filter]
+
+    def of(self, segment: int, buffer: Buffer, piece: Piece) -> bool:
+        twins = [b for b in self.compiled.parameters if (b.name, b.size) == (buffer.name, buffer.size)]
+        values = self.filters[segment].values[piece.box.slices]
+        return len(twins) == 1 and not _wrong(piece, values, self.compiled.contents(twins[0])).size
+
+
+def _search(compiled: Compiled, filters: Sequence[Filter], proof: Proof | None = None) -> list[Entry]:
     buffers = [(b, compiled.contents(b)) for b in compiled.parameters if b.int8]
     found: dict[int, dict[int, list[Piece]]] = {f.segment: {} for f in filters}  # segment -> buffer id -> fits
     for f, (buffer, data) in itertools.product(filters, buffers):
@@ -146,7 +161,7 @@ def _search(compiled: Compiled, filters: Sequence[Filter]) -> list[Entry]:
     entries = []
     by_id = {b.id: b for b, _ in buffers}
     for f in filters:
-        held = {by_id[k]: _settled(compiled, by_id[k], f, fits) for k, fits in found[f.segment].items()}
+        held = {by_id[k]: _settled(compiled, by_id[k], f, fits, proof) for k, fits in found[f.segment].items()}
         rivals = [g for g in filters if g is not f and found[g.segment].keys() & found[f.segment].keys()]
         if rivals:
             shared = next(by_id[k] for k in found[f.segment] if k in found[rivals[0].segment])
@@ -168,11 +183,14 @@ _PROBE = (
 )
 
 
-def _settled(compiled: Compiled, buffer: Buffer, f: Filter, fits: list[Piece]) -> Piece:
-    """The one fit, where all fits are the same permutation or where the network source says which one it is."""
+def _settled(compiled: Compiled, buffer: Buffer, f: Filter, fits: list[Piece], proof: Proof | None) -> Piece:
+    """The one fit, where all fits are the same permutation, or where another build or the network source decides."""
+    contents = compiled.contents(buffer)
+    if proof and len(fits) > 1:
+        fits = [p for p in fits if proof.of(f.segment, buffer, p)] or fits
     first, others = fits[0], [p for p in fits[1:] if not _same(fits[0], p)]
     if others and (hint := compiled.hint(buffer)):
-        told = [p for p in fits if _agrees(p, hint)]
+        told = [p for p in _told(first, buffer.size, hint) if not _wrong(p, f.values[p.box.slices], contents).size]
         if told and all(_same(told[0], p) for p in told):
             return told[0]
     if others:
@@ -187,17 +205,15 @@ def _same(a: Piece, b: Piece) -> bool:
     return a.box == b.box and a.size == b.size and np.array_equal(a.offsets(), b.offsets())
 
 
-def _agrees(piece: Piece, hint: Convolution) -> bool:
+def _told(piece: Piece, size: int, hint: Convolution) -> list[Piece]:
+    """The same box in the layouts that the network source allows."""
     no, _, _, ni = piece.box.dims
-    match piece.layout:
-        case Deep(outputs, inputs):
-            return hint.deep and min(hint.kernels, no) == outputs and min(hint.depth, ni) == inputs
-        case Blocked(outputs, inputs):
-            return not hint.deep and min(hint.kernels, no) == outputs and hint.depth == inputs
-        case Plain():
-            return not hint.deep and hint.depth >= ni
-        case Inflated(depth):
-            return not hint.deep and hint.depth == depth
+    outputs, inputs = min(hint.kernels, no), min(hint.depth, ni)
+    layouts: list[Layout] = [Blocked(outputs, inputs), Inflated(hint.depth)]
+    if hint.deep:
+        layouts = [Deep(outputs, inputs, group, multiple) for group in GROUPS for multiple in (1, *MULTIPLES)]
+    pieces = [Piece(piece.filter, piece.box, layout) for layout in layouts if valid(layout, piece.box.dims)]
+    return [p for p in pieces if p.size == size]
 
 
 def _named_box(name: str, dims: Dims) -> list[Box]:
@@ -264,7 +280,7 @@ def candidates(dims: Dims, size: int) -> Iterator[Layout]:
     if no == 1 and size % live == 0:
         yield Inflated(np.array([size // live]))
     if nh == nw == 1:
-        outputs, inputs = (p.ravel() for p in np.mgrid[1 : no + 1, 1 : ni + 1])
+        outputs, inputs = (p.ravel()[::-1] for p in np.mgrid[1 : no + 1, 1 : ni + 1])  # large frames first
         one_group = np.where(outputs <= 8, 8, np.where(outputs <= 16, 16, 32))  # a frame that is one group
         for multiple in (1,) if size == live else MULTIPLES:
             fills = Deep(outputs, inputs, 1, multiple).size(dims) == size
@@ -353,9 +369,9 @@ def _nearest(f: Filter, box: Box, data: np.ndarray) -> tuple[int, str] | None:
     if best is None:
         return None
     wrong, piece = best
-    where = _wrong(piece, values, data)
-    kinds = "a byte that has to be zero" if where[0] in set(piece.zeros()) else "a weight"
-    return wrong, f"{piece} with {wrong} of {data.size} bytes wrong, first {kinds} at offset {where[0]}"
+    where = int(_wrong(piece, values, data)[0])
+    kind = "a byte that has to be zero" if where in piece.zeros() else "a weight"
+    return wrong, f"{piece} with {wrong} of {data.size} bytes wrong, first {kind} at offset {where}"
 
 
 def _wrong(piece: Piece, values: np.ndarray, data: np.ndarray) -> np.ndarray:
