@@ -62,8 +62,7 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     findings = check(compiled, weight_map, settings.any_version)
     _say(compiled, weight_map, findings)
     path = folder / f"{model.stem}.nart"
-    sizes = [len(compiled.memory[pool.address]) for pool in weight_map.pools]
-    write(path, section.pack(section.from_map(weight_map, sizes)))
+    write(path, section.pack(section.from_map(weight_map)))
     return path
 
 

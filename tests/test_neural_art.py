@@ -8,6 +8,7 @@ import math
 import random
 import re
 import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -305,18 +306,60 @@ def test_a_probe_has_random_weights_and_nothing_else_new():
     assert weights.min() == -127 and weights.max() == 127
 
 
-def test_the_network_source_settles_what_it_says(tmp_path):
+def network_source(info: dict, convolutions: str = "") -> str:
+    """The tables of a generated network source that say what a c_info.json says of pools and buffers."""
+    lines = [' * GIT_DESCRIPTION "STAI-3.0.0-1"']
+    for p in info["memory_pools"]:
+        rights = {"ACC_READ": "READ_ONLY", "ACC_WRITE": "READ_WRITE"}[p["rights"]]
+        lines.append(
+            f"/* index={p['id']} file postfix={p['fname'].split('.')[1]} name={p['name']} offset={int(p['address']):#x}"
+            f"  absolute_mode size={p['size_bytes']} {rights} THROUGHPUT=HIGH cacheable=OFF read_power=1  */"
+        )
+    lines += [convolutions, "const LL_Buffer_InfoTypeDef *LL_ATON_Input_Buffers_Info_network(void)"]
+    addresses = {p["id"]: int(p["address"]) for p in info["memory_pools"]}
+    for b in info["buffers"]:
+        kind = "DataType_INT8" if b["format"] == "STAI_FORMAT_S8" else "DataType_FXP"
+        start, address = b["offset_start"], addresses[b["mpool_id"]]
+        lines.append(
+            f'    {{\n      .name = "{b["name"]}",\n      .addr_base = {{(unsigned char *)({address:#x}UL) /* */}},\n'
+            f"      .offset_start = {start},\n      .offset_end = {start + b['size_bytes']},\n"
+            f"      .is_param = {int(b['is_param'])},\n      .batch = {b['batch']},\n      .type = {kind},\n"
+            f"      .nbits = {b['nbits']},\n    }},"
+        )
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_network_source_alone_is_enough_for_the_map(name, tmp_path):
+    tflite = network(name)
+    info = write_network(tmp_path, tflite)
+    whole = recover(read_compiled(tmp_path), tflite)
+    (tmp_path / "network_c_info.json").unlink()
+    (tmp_path / "network.c").write_text(network_source(info))
+    compiled = read_compiled(tmp_path)
+    found = recover(compiled, tflite)
+    assert [(e.segment, e.piece, e.buffer.address) for e in found.entries] == [
+        (e.segment, e.piece, e.buffer.address) for e in whole.entries
+    ]
+    assert compiled.version == "3.0.0-1" and found.pools[0].rights == "ACC_READ"
+    with pytest.raises(UserError, match=r"lacks network_c_info.json"):
+        check(compiled, found)
+
+
+@pytest.mark.parametrize("layout", [Blocked(8, 8), Blocked(5, 7), Plain()])
+def test_the_network_source_settles_what_it_says(layout, tmp_path):
     dims = (16, 3, 3, 16)
-    piece = Piece(dims, Box.whole(dims), Blocked(8, 8))
+    piece = Piece(dims, Box.whole(dims), layout)
     layer = Layer("CONV_2D", np.full(dims, 5, np.int8), (piece,))
     write_compiled(tmp_path, Build(layers=(layer,)))
+    kernels, depth = (layout.outputs, layout.inputs) if isinstance(layout, Blocked) else (8, 16)
     (tmp_path / "network.c").write_text(
         "const LL_Buffer_InfoTypeDef *LL_ATON_Input_Buffers_Info_network(void)\n"
         "static const LL_Convacc_InitTypeDef Conv2D_0_init3 = {\n"
-        " .deepmode = 0,\n .nKernels = 8,\n .batchDepth = 8,\n};"
+        f" .deepmode = 0,\n .nKernels = {kernels},\n .batchDepth = {depth},\n}};"
     )
     found = solver._search(read_compiled(tmp_path), [Filter("f", 0, layer.values)])
-    assert found[0].piece == piece
+    assert same_map([found[0].piece], [piece])
 
 
 # --- what is refused ----------------------------------------------------------------------------------------------
@@ -553,9 +596,7 @@ def test_a_damaged_c_info_is_refused_in_a_sentence(tmp_path_factory, seed):
 
 
 def section_of(folder: Path, tflite: bytes) -> section.Section:
-    compiled = read_compiled(folder)
-    found = recover(compiled, tflite)
-    return section.from_map(found, [len(compiled.memory[p.address]) for p in found.pools])
+    return section.from_map(recover(read_compiled(folder), tflite))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -566,6 +607,7 @@ def test_the_section_comes_back_as_it_was(name, tmp_path):
     data = section.pack(mine)
     counts = [s.count for s in trainable_segments(read_graph(tflite))]
     assert section.unpack(data, counts) == mine and mine.pools[0].cacheable
+    assert mine.crc == zlib.crc32((tmp_path / "network_atonbuf.WEIGHTS.raw").read_bytes())
     assert len(data) == 4 * (section.HEADER_WORDS + section.POOL_WORDS + section.ENTRY_WORDS * len(mine.entries))
     with pytest.raises(UserError, match="segment 3 has"):
         section.unpack(data, [c + (n == 3) for n, c in enumerate(counts)])
@@ -777,6 +819,25 @@ def test_convert_says_why_the_compiler_failed(tmp_path, data_dir, fake_compiler)
 def test_options_of_the_npu_need_it(tmp_path, data_dir, option):
     result = run_convert(tmp_path, data_dir, FIXTURES / "tiny.tflite", *option)
     assert result.exit_code == 2 and "has no meaning without --npu" in result.output
+
+
+@settings(max_examples=30)
+@given(dims=st.tuples(st.integers(1, 12), st.integers(1, 2), st.integers(1, 2), st.integers(1, 12)))
+def test_every_layout_is_among_the_candidates_as_a_permutation(dims):
+    """Whatever parameters a layout has, some candidate puts every weight where it does."""
+    no, nh, nw, ni = dims
+    layouts = [Plain(), *(Blocked(o, i) for o in range(1, no + 1) for i in range(1, ni + 1))]
+    if nh == nw == 1:
+        spans = itertools.product(range(1, no + 1), range(1, ni + 1), (1, 4, 8), (1, 3))
+        layouts += [Deep(*span) for span in spans]
+    wanted = {(p.size, p.offsets().tobytes()) for p in (Piece(dims, Box.whole(dims), x) for x in layouts)}
+    for size in {size for size, _ in wanted}:
+        found = set()
+        for grid in solver.candidates(dims, size):
+            parameters = solver._parameters(grid)
+            for values in zip(*parameters, strict=True) if parameters else [()]:
+                found.add(Piece(dims, Box.whole(dims), type(grid)(*map(int, values))).offsets().tobytes())
+        assert {offsets for n, offsets in wanted if n == size} <= found
 
 
 def test_fitting_finds_nothing_in_other_bytes():

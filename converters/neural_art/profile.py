@@ -25,9 +25,11 @@ NPU_RAM, BANKS = 0x34200000, 4
 CPU_RAM, CPU_RAM_SIZE = 0x34100000, 1 << 20  # AXISRAM2, between the application in AXISRAM1 and the NPU's banks
 PSRAM, PSRAM_SIZE = 0x90000000, 32 << 20  # the DK's, on XSPI1
 
-_SRAM = {"throughput": "HIGH", "latency": "LOW", "byteWidth": 8, "freqRatio": 1.25}
-_SLOW_SRAM = {"throughput": "MID", "latency": "MID", "byteWidth": 8, "freqRatio": 2.5}
-_EXTERNAL = {"throughput": "MID", "latency": "HIGH", "byteWidth": 2, "freqRatio": 5.0, "cacheable": "CACHEABLE_ON"}
+# What the compiler weighs pools by: throughput, latency, bytes a cycle, the NPU's clock over the memory's, power.
+_NPU_SRAM = ("HIGH", "LOW", 8, 1.25, 18.5, 16.2)
+_CPU_SRAM = ("MID", "MID", 8, 2.5, 17.3, 15.3)
+_PSRAM = ("MID", "HIGH", 2, 5.0, 380, 340)
+_COST_KEYS = ("throughput", "latency", "byteWidth", "freqRatio", "read_power", "write_power")
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,17 @@ class MemoryPool:
     address: int
     size: int
     rights: str
-    properties: dict[str, object]
+    costs: tuple[object, ...]
 
     def as_json(self) -> dict[str, object]:
-        constants = "true" if self.rights == "ACC_READ" else "false"
+        """Never cached by the NPU: then cleaning the CPU's cache is all that a write needs."""
+        properties = {"rights": self.rights, **dict(zip(_COST_KEYS, self.costs, strict=True))}
+        properties |= {"cacheable": "CACHEABLE_OFF", "constants_preferred": str(self.rights == "ACC_READ").lower()}
         return {
             "fname": self.name,
             "name": self.name,
             "fformat": "FORMAT_RAW",
-            "prop": {"rights": self.rights, **self.properties, "constants_preferred": constants},
+            "prop": properties,
             "offset": {"value": f"{self.address:#x}", "magnitude": "BYTES"},
             "size": {"value": str(self.size >> 10), "magnitude": "KBYTES"},
         }
@@ -68,16 +72,16 @@ def memory_pools(parameters: int, variant: str) -> tuple[MemoryPool, ...]:
     """Weights in the NPU's first banks, as many as they need; activations in the rest and in AXISRAM2.
 
     parameters: bytes, see weight_bytes. Raises UserError when they leave no bank for activations and the board has no
-    PSRAM; on the DK they lie there then, which is slower and needs maintenance of the NPU's cache.
+    PSRAM; on the DK they lie there then, which is slower.
     """
     banks = max(1, -(-parameters // BANK))
     if banks < BANKS:
         split = NPU_RAM + banks * BANK
-        weights = MemoryPool("WEIGHTS", NPU_RAM, banks * BANK, "ACC_READ", _SRAM)
-        fast = MemoryPool("ACTIVATIONS", split, (BANKS - banks) * BANK, "ACC_WRITE", _SRAM)
+        weights = MemoryPool("WEIGHTS", NPU_RAM, banks * BANK, "ACC_READ", _NPU_SRAM)
+        fast = MemoryPool("ACTIVATIONS", split, (BANKS - banks) * BANK, "ACC_WRITE", _NPU_SRAM)
     elif variant == "dk" and parameters <= PSRAM_SIZE:
-        weights = MemoryPool("WEIGHTS", PSRAM, PSRAM_SIZE, "ACC_READ", _EXTERNAL)
-        fast = MemoryPool("ACTIVATIONS", NPU_RAM, BANKS * BANK, "ACC_WRITE", _SRAM)
+        weights = MemoryPool("WEIGHTS", PSRAM, PSRAM_SIZE, "ACC_READ", _PSRAM)
+        fast = MemoryPool("ACTIVATIONS", NPU_RAM, BANKS * BANK, "ACC_WRITE", _NPU_SRAM)
     else:
         limit = PSRAM_SIZE if variant == "dk" else (BANKS - 1) * BANK
         hint = "" if variant == "dk" else ", or use the DK (--variant dk), which has 32 MiB of PSRAM"
@@ -85,13 +89,12 @@ def memory_pools(parameters: int, variant: str) -> tuple[MemoryPool, ...]:
             f"the network may need {parameters:,} bytes of RAM for parameters, more than the {limit:,} that are there: "
             f"take a narrower one{hint}."
         )
-    return weights, fast, MemoryPool("CPU_RAM", CPU_RAM, CPU_RAM_SIZE, "ACC_WRITE", _SLOW_SRAM)
+    return weights, fast, MemoryPool("CPU_RAM", CPU_RAM, CPU_RAM_SIZE, "ACC_WRITE", _CPU_SRAM)
 
 
 def mpool_file(pools: Sequence[MemoryPool]) -> str:
     memory = {"cacheinfo": [], "mem_file_prefix": "atonbuf", "mempools": [pool.as_json() for pool in pools]}
-    size = sum(pool.size for pool in pools if pool.properties is not _EXTERNAL) >> 10
-    params = [{"paramname": "max_onchip_sram_size", "value": str(size), "magnitude": "KBYTES"}]
+    params = [{"paramname": "max_onchip_sram_size", "value": "1024", "magnitude": "KBYTES"}]
     return json.dumps({"params": {"param": params}, "memory": memory}, indent=2) + "\n"
 
 

@@ -51,10 +51,11 @@ class Section:
     entries: tuple[SectionEntry, ...]
 
 
-def from_map(weight_map: WeightMap, sizes: Sequence[int]) -> Section:
-    """sizes: bytes of the raw file of each of weight_map.pools."""
+def from_map(weight_map: WeightMap) -> Section:
     order = {pool.id: n for n, pool in enumerate(weight_map.pools)}
-    pools = tuple(SectionPool(p.address, n, p.cacheable) for p, n in zip(weight_map.pools, sizes, strict=True))
+    pools = tuple(
+        SectionPool(p.address, size, p.cacheable) for p, size in zip(weight_map.pools, weight_map.sizes, strict=True)
+    )
     entries = tuple(
         SectionEntry(
             e.segment, order[e.buffer.pool], e.buffer.address - weight_map.pools[order[e.buffer.pool]].address, e.piece

@@ -9,6 +9,7 @@ with random weights, and the layouts of that one, compiled the same way, are che
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 import re
@@ -27,7 +28,7 @@ from converters.tflite_model import Graph, Segment, read_graph, trainable_segmen
 GROUPS = (8, 4, 16, 2, 32, 1)
 MULTIPLES = (3, 2, 4, 8, 16)
 
-_FITS = 64  # fits of one filter in one buffer that are looked at; there are more where its weights are all alike
+_FITS = 16  # permutations of one filter that are looked for in one buffer; there are more where its weights are alike
 _SAMPLES = 512  # weights that sift candidates before all are compared
 
 
@@ -61,12 +62,13 @@ class Entry:
 class WeightMap:
     """Where every weight of every segment lies: one entry for each buffer, in the order of the segments.
 
-    pools are the pools of those buffers; crc is zlib's CRC-32 of their raw files, in that order.
+    pools are the pools of those buffers, sizes the bytes of their raw files, crc is zlib's CRC-32 of those in order.
     """
 
     filters: tuple[Filter, ...]
     entries: tuple[Entry, ...]
     pools: tuple[Pool, ...]
+    sizes: tuple[int, ...]
     crc: int
 
     def of(self, segment: int) -> list[Entry]:
@@ -115,15 +117,17 @@ def recover(
         others = filters_of(graph, trainable_segments(graph, scope))
         if [f.dims for f in others] != [f.dims for f in filters]:
             raise UserError("the probe is not of this network: its filters have other shapes; make it anew.")
-        found = _search(probe[0], others, Proof(compiled, filters))
+        try:
+            found = _search(probe[0], others, Proof(compiled, filters))
+        except UserError as error:
+            raise UserError(f"the probe in {probe[0].folder} cannot settle it: {error}") from error
         entries = [_transfer(compiled, filters[e.segment], e) for e in found]
     _check_disjoint(compiled, entries)
     _check_gaps(compiled, {e.buffer.pool for e in entries})
     pools = tuple(compiled.pools[k] for k in sorted({e.buffer.pool for e in entries}))
-    crc = 0
-    for pool in pools:
-        crc = zlib.crc32(compiled.memory.get(pool.address, np.zeros(0, np.int8)).tobytes(), crc)
-    return WeightMap(filters, tuple(entries), pools, crc)
+    blobs = [compiled.memory.get(pool.address, np.zeros(0, np.int8)) for pool in pools]
+    crc = zlib.crc32(b"".join(blob.tobytes() for blob in blobs))
+    return WeightMap(filters, tuple(entries), pools, tuple(len(blob) for blob in blobs), crc)
 
 
 # --- the search ---------------------------------------------------------------------------------------------------
@@ -184,25 +188,20 @@ _PROBE = (
 
 
 def _settled(compiled: Compiled, buffer: Buffer, f: Filter, fits: list[Piece], proof: Proof | None) -> Piece:
-    """The one fit, where all fits are the same permutation, or where another build or the network source decides."""
+    """The one fit, or the one that another build or the network source decides for."""
     contents = compiled.contents(buffer)
     if proof and len(fits) > 1:
         fits = [p for p in fits if proof.of(f.segment, buffer, p)] or fits
-    first, others = fits[0], [p for p in fits[1:] if not _same(fits[0], p)]
-    if others and (hint := compiled.hint(buffer)):
-        told = [p for p in _told(first, buffer.size, hint) if not _wrong(p, f.values[p.box.slices], contents).size]
-        if told and all(_same(told[0], p) for p in told):
+    if len(fits) > 1 and (hint := compiled.hint(buffer)):
+        told = [p for p in _told(fits[0], buffer.size, hint) if not _wrong(p, f.values[p.box.slices], contents).size]
+        if told and all(np.array_equal(told[0].offsets(), p.offsets()) for p in told):
             return told[0]
-    if others:
+    if len(fits) > 1:
         raise Ambiguous(
-            f"the weights of '{f.name}' in buffer '{buffer.name}' repeat, so they fit both as {first} and as "
-            f"{others[0]}, which differ for other weights: {_PROBE}."
+            f"the weights of '{f.name}' in buffer '{buffer.name}' repeat, so they fit both as {fits[0]} and as "
+            f"{fits[1]}, which differ for other weights: {_PROBE}."
         )
-    return first
-
-
-def _same(a: Piece, b: Piece) -> bool:
-    return a.box == b.box and a.size == b.size and np.array_equal(a.offsets(), b.offsets())
+    return fits[0]
 
 
 def _told(piece: Piece, size: int, hint: Convolution) -> list[Piece]:
@@ -239,25 +238,25 @@ def _slices(dims: Dims, size: int) -> Iterator[Box]:
 
 
 def fitting(f: Filter, box: Box, data: np.ndarray) -> list[Piece]:
-    """Every layout of a box of a filter that explains a buffer, int8 [size]: all its bytes, weights and zeros.
+    """The layouts of a box of a filter that explain a buffer, int8 [size]: all its bytes, weights and zeros.
 
-    At most _FITS; in the order of layouts.FAMILIES, so plain ones come first. Layouts that are the same permutation
-    whatever the weights are listed once or more often.
+    One piece a permutation, plain ones first, and no more than _FITS: more than one means that the weights repeat.
     """
     if not box.inside(f.dims):
         return []
     values = np.ascontiguousarray(f.values[box.slices])
     if data.size < values.size or not np.array_equal(_histogram(values, data.size), _histogram(data, data.size)):
         return []
-    pieces = []
+    fits: dict[bytes, Piece] = {}
     for grid in candidates(box.dims, data.size):
         for layout in _sift(grid, box.dims, values, data):
             piece = Piece(f.dims, box, layout)
-            if np.array_equal(piece.gather(data), values):
-                pieces.append(piece)
-            if len(pieces) == _FITS:
-                return pieces
-    return pieces
+            offsets = piece.offsets()
+            if np.array_equal(data[offsets], values):
+                fits.setdefault(hashlib.sha256(offsets.tobytes()).digest(), piece)
+            if len(fits) == _FITS:
+                return list(fits.values())
+    return list(fits.values())
 
 
 def _histogram(values: np.ndarray, size: int) -> np.ndarray:
@@ -270,8 +269,8 @@ def _histogram(values: np.ndarray, size: int) -> np.ndarray:
 def candidates(dims: Dims, size: int) -> Iterator[Layout]:
     """Layouts of a box that fill a buffer of so many bytes; their parameters are arrays of equal length.
 
-    Left out is what is the same permutation as an earlier one: blocks as deep as the filter, groups larger than a
-    frame, frames of whole groups where nothing separates the frames.
+    Most of what is the same permutation as another is left out: blocks as deep as the filter, groups larger than a
+    frame, frames of one group or of whole groups where nothing separates the frames.
     """
     no, nh, nw, ni = dims
     live = math.prod(dims)
@@ -286,8 +285,9 @@ def candidates(dims: Dims, size: int) -> Iterator[Layout]:
             fills = Deep(outputs, inputs, 1, multiple).size(dims) == size
             for group in GROUPS:
                 keep = fills & ((outputs > group) | (one_group == group))
-                if multiple == 1:  # no zeros: frames of one-channel groups are blocks
-                    keep &= (group > 1) & ((inputs < ni) | (outputs == no) | (outputs % group != 0))
+                if multiple == 1:  # no zeros between frames
+                    whole_groups = (inputs == ni) & (outputs < no) & (outputs % group == 0)
+                    keep &= (group > 1) & (outputs > 1) & ((outputs > group) | (inputs == ni)) & ~whole_groups
                 if keep.any():
                     yield Deep(outputs[keep], inputs[keep], group, multiple)
     if size == live and ni > 1:
