@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_model import tiny_tflite
 from tiny_run import write_fashion_mnist
 
 from converters.errors import UserError
@@ -155,7 +156,7 @@ def recovered(folder: Path, layers: list[Layer]) -> list[list[Piece]]:
         write_compiled(folder, Build(layers=tuple(filled)))
         filters = [Filter(f"filter {n}", n, x.values) for n, x in enumerate(filled)]
         try:
-            entries = solver._search(read_compiled(folder), filters)
+            entries = solver.search(read_compiled(folder), filters, range(len(filters)))
         except Ambiguous:
             continue
         return [[e.piece for e in entries if e.segment == n] for n in range(len(layers))]
@@ -199,7 +200,7 @@ def test_slices_without_a_telling_name_are_recovered(tmp_path):
     write_compiled(tmp_path, Build(layers=(Layer("CONV_2D", random_weights(dims), parts),)))
     info = tmp_path / "network_c_info.json"
     info.write_text(info.read_text().replace("submask", "part"))
-    entries = solver._search(read_compiled(tmp_path), [Filter("f", 0, random_weights(dims))])
+    entries = solver.search(read_compiled(tmp_path), [Filter("f", 0, random_weights(dims))], [0])
     assert [e.piece for e in entries] == list(parts)
 
 
@@ -233,6 +234,16 @@ def test_a_part_of_the_network_is_recovered(scope, tmp_path):
     write_network(tmp_path, tflite)
     found = recover(read_compiled(tmp_path), tflite, scope)
     assert [f.values.size for f in found.filters] == [s.count for s in trainable_segments(read_graph(tflite), scope)]
+
+
+def test_equal_filters_are_in_doubt_even_if_only_one_is_trained(tmp_path):
+    tflite = network("mobilenet_v2_035_32")
+    values = filter_values(tflite, 13)
+    tflite = with_filter(tflite, 16, values)
+    write_network(tmp_path, tflite)
+    with pytest.raises(Ambiguous, match=r"block_4_depthwise.*block_5_depthwise.*the same bytes"):
+        recover(read_compiled(tmp_path), tflite, "first-half")
+    recover(read_compiled(tmp_path), tflite, "head")
 
 
 # --- repeated weights and the probe -------------------------------------------------------------------------------
@@ -358,7 +369,7 @@ def test_the_network_source_settles_what_it_says(layout, tmp_path):
         "static const LL_Convacc_InitTypeDef Conv2D_0_init3 = {\n"
         f" .deepmode = 0,\n .nKernels = {kernels},\n .batchDepth = {depth},\n}};"
     )
-    found = solver._search(read_compiled(tmp_path), [Filter("f", 0, layer.values)])
+    found = solver.search(read_compiled(tmp_path), [Filter("f", 0, layer.values)], [0])
     assert same_map([found[0].piece], [piece])
 
 
@@ -453,7 +464,7 @@ def test_a_filter_that_is_held_twice_is_refused(tmp_path):
     layer = Layer("CONV_2D", random_weights(dims), (Piece(dims, Box.whole(dims), Plain()),))
     write_compiled(tmp_path, Build(layers=(layer, layer)))
     with pytest.raises(UserError, match=r"'Conv2D_0_weights' and 'Conv2D_3_weights' both hold them"):
-        solver._search(read_compiled(tmp_path), [Filter("f", 0, layer.values)])
+        solver.search(read_compiled(tmp_path), [Filter("f", 0, layer.values)], [0])
 
 
 def test_a_part_of_a_filter_that_is_missing_is_refused(tmp_path):
@@ -463,7 +474,7 @@ def test_a_part_of_a_filter_that_is_missing_is_refused(tmp_path):
     del info["buffers"][1]
     rewrite(tmp_path, info)
     with pytest.raises(UserError, match=r"'f', 8x5x5x6, .*only plain of 0:8,0:3,0:5,0:6 in buffer.* fit; no other"):
-        solver._search(read_compiled(tmp_path), [Filter("f", 0, random_weights(dims))])
+        solver.search(read_compiled(tmp_path), [Filter("f", 0, random_weights(dims))], [0])
 
 
 def test_overlapping_parameters_are_refused(resnet):
@@ -562,14 +573,18 @@ def test_another_network_is_refused(resnet):
     assert "are not explained" in refusal(folder, network("mobilenet_v2_035_32"))
 
 
-@settings(max_examples=150)
+@pytest.fixture(scope="module")
+def small_build(tmp_path_factory) -> tuple[Path, bytes, dict]:
+    """tiny.tflite with random weights: the smallest network with every part of a c_info.json."""
+    folder, tflite = tmp_path_factory.mktemp("small"), probe_model(tiny_tflite(), 1)
+    return folder, tflite, write_network(folder, tflite, Build(cpu=("Softmax",)))
+
+
+@settings(max_examples=300)
 @given(seed=st.integers(0, 2**32))
-def test_a_damaged_c_info_is_refused_in_a_sentence(tmp_path_factory, seed):
-    folder, rng = Path(tmp_path_factory.getbasetemp()) / "damaged", random.Random(seed)
-    dims = (8, 3, 3, 8)
-    layer = Layer("CONV_2D", random_weights(dims), (Piece(dims, Box.whole(dims), Blocked(4, 4)),))
-    info = write_compiled(folder, Build(layers=(layer,)))
-    places = []
+def test_a_damaged_c_info_is_refused_in_a_sentence(small_build, seed):
+    folder, tflite, whole = small_build
+    rng, info, places = random.Random(seed), json.loads(json.dumps(whole)), []
 
     def walk(node):
         for key in list(node) if isinstance(node, dict) else range(len(node)):
@@ -582,14 +597,36 @@ def test_a_damaged_c_info_is_refused_in_a_sentence(tmp_path_factory, seed):
     if rng.random() < 0.3:
         del node[key]
     else:
-        node[key] = rng.choice([None, -1, "x", [], {}, 1 << 40, 3.5, True, "12"])
+        node[key] = rng.choice([None, -1, 0, 1, "x", [], {}, 1 << 40, 3.5, True, "12"])
     rewrite(folder, info)
     try:
         compiled = read_compiled(folder)
-        entries = solver._search(compiled, [Filter("f", 0, layer.values)])
-        assert entries[0].piece == layer.pieces[0]
+        found = recover(compiled, tflite)
+        check(compiled, found)
+        section.unpack(section.pack(section.from_map(found)))
     except UserError as error:
         assert len(str(error)) > 20
+    rewrite(folder, whole)
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+def test_no_wrong_byte_goes_unseen(small_build, data):
+    """One changed byte anywhere in the memory file is refused, unless it is one of a scale or a bias."""
+    folder, tflite, info = small_build
+    raw = folder / "network_atonbuf.WEIGHTS.raw"
+    whole = raw.read_bytes()
+    at, flip = data.draw(st.integers(0, len(whole) - 1)), data.draw(st.integers(1, 255))
+    others = [b for b in info["buffers"] if b["is_param"] and b["nbits"] > 8]
+    harmless = any(b["offset_start"] <= at < b["offset_start"] + b["size_bytes"] for b in others)
+    change(folder, at, bytes([whole[at] ^ flip]))
+    try:
+        if harmless:
+            recover(read_compiled(folder), tflite)
+        else:
+            refusal(folder, tflite)
+    finally:
+        raw.write_bytes(whole)
 
 
 # --- the section --------------------------------------------------------------------------------------------------
@@ -834,7 +871,7 @@ def test_every_layout_is_among_the_candidates_as_a_permutation(dims):
     for size in {size for size, _ in wanted}:
         found = set()
         for grid in solver.candidates(dims, size):
-            parameters = solver._parameters(grid)
+            parameters = solver.parameter_arrays(grid)
             for values in zip(*parameters, strict=True) if parameters else [()]:
                 found.add(Piece(dims, Box.whole(dims), type(grid)(*map(int, values))).offsets().tobytes())
         assert {offsets for n, offsets in wanted if n == size} <= found

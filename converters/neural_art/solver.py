@@ -15,7 +15,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -109,16 +109,18 @@ def recover(
     the nearest layout, where a weight is not explained exactly once, and where the layout stays in doubt.
     """
     graph = read_graph(tflite)
-    filters = filters_of(graph, trainable_segments(graph, scope))
+    segments = trainable_segments(graph)
+    filters = filters_of(graph, segments)
+    chosen = [segments.index(s) for s in trainable_segments(graph, scope)]
     if probe is None:
-        entries = _search(compiled, filters)
+        entries = search(compiled, filters, chosen)
     else:
         graph = read_graph(probe[1], "the probe")
-        others = filters_of(graph, trainable_segments(graph, scope))
+        others = filters_of(graph, trainable_segments(graph))
         if [f.dims for f in others] != [f.dims for f in filters]:
             raise UserError("the probe is not of this network: its filters have other shapes; make it anew.")
         try:
-            found = _search(probe[0], others, Proof(compiled, filters))
+            found = search(probe[0], others, chosen, Proof(compiled, filters))
         except UserError as error:
             raise UserError(f"the probe in {probe[0].folder} cannot settle it: {error}") from error
         entries = [_transfer(compiled, filters[e.segment], e) for e in found]
@@ -127,7 +129,9 @@ def recover(
     pools = tuple(compiled.pools[k] for k in sorted({e.buffer.pool for e in entries}))
     blobs = [compiled.memory.get(pool.address, np.zeros(0, np.int8)) for pool in pools]
     crc = zlib.crc32(b"".join(blob.tobytes() for blob in blobs))
-    return WeightMap(filters, tuple(entries), pools, tuple(len(blob) for blob in blobs), crc)
+    entries = [replace(e, segment=chosen.index(e.segment)) for e in entries]
+    kept = tuple(replace(filters[k], segment=n) for n, k in enumerate(chosen))
+    return WeightMap(kept, tuple(entries), pools, tuple(len(blob) for blob in blobs), crc)
 
 
 # --- the search ---------------------------------------------------------------------------------------------------
@@ -146,7 +150,10 @@ class Proof:
         return len(twins) == 1 and not _wrong(piece, values, self.compiled.contents(twins[0])).size
 
 
-def _search(compiled: Compiled, filters: Sequence[Filter], proof: Proof | None = None) -> list[Entry]:
+def search(
+    compiled: Compiled, filters: Sequence[Filter], chosen: Sequence[int], proof: Proof | None = None
+) -> list[Entry]:
+    """The entries of the filters of these numbers; the others are looked for because they may look the same."""
     buffers = [(b, compiled.contents(b)) for b in compiled.parameters if b.int8]
     found: dict[int, dict[int, list[Piece]]] = {f.segment: {} for f in filters}  # segment -> buffer id -> fits
     for f, (buffer, data) in itertools.product(filters, buffers):
@@ -164,7 +171,7 @@ def _search(compiled: Compiled, filters: Sequence[Filter], proof: Proof | None =
                         found[f.segment][buffer.id] = fits
     entries = []
     by_id = {b.id: b for b, _ in buffers}
-    for f in filters:
+    for f in (filters[k] for k in chosen):
         held = {by_id[k]: _settled(compiled, by_id[k], f, fits, proof) for k, fits in found[f.segment].items()}
         rivals = [g for g in filters if g is not f and found[g.segment].keys() & found[f.segment].keys()]
         if rivals:
@@ -296,13 +303,14 @@ def candidates(dims: Dims, size: int) -> Iterator[Layout]:
         yield Blocked(outputs[keep], inputs[keep])
 
 
-def _parameters(grid: Layout) -> tuple[np.ndarray, ...]:
+def parameter_arrays(grid: Layout) -> tuple[np.ndarray, ...]:
+    """The parameters of a grid of layouts, each an array of one length; () where the family has none."""
     return np.broadcast_arrays(*(np.atleast_1d(v) for v in vars(grid).values())) if vars(grid) else ()
 
 
 def _sift(grid: Layout, dims: Dims, values: np.ndarray, data: np.ndarray) -> Iterable[Layout]:
     """Those of a grid of layouts that put a sample of weights, and few zeros, where they are."""
-    parameters = _parameters(grid)
+    parameters = parameter_arrays(grid)
     if not parameters:
         return [grid]
     rng = np.random.default_rng(0)
@@ -352,7 +360,7 @@ def _nearest(f: Filter, box: Box, data: np.ndarray) -> tuple[int, str] | None:
     values = f.values[box.slices]
     best: tuple[int, Piece] | None = None
     for grid in candidates(box.dims, data.size):
-        parameters = _parameters(grid)
+        parameters = parameter_arrays(grid)
         layouts = [grid]
         if parameters:
             score = np.zeros(len(parameters[0]), np.int64)
@@ -400,13 +408,16 @@ def _transfer(compiled: Compiled, f: Filter, entry: Entry) -> Entry:
 def _check_disjoint(compiled: Compiled, entries: list[Entry]) -> None:
     """No byte of a filter's buffer belongs to another parameter buffer too."""
     ours = {e.buffer.id for e in entries}
-    ordered = sorted(compiled.parameters, key=lambda b: b.address)
-    for a, b in itertools.pairwise(ordered):
-        if b.address < a.end and (a.id in ours or b.id in ours):
-            raise UserError(
-                f"parameter buffers '{a.name}' and '{b.name}' overlap at {b.address:#x}: a change of one changes the "
-                f"other; {compiled.folder} is damaged or of an unknown form."
-            )
+    before: list[Buffer] = []
+    for b in sorted(compiled.parameters, key=lambda b: b.address):
+        before = [a for a in before if b.address < a.end]
+        for a in before:
+            if a.id in ours or b.id in ours:
+                raise UserError(
+                    f"parameter buffers '{a.name}' and '{b.name}' overlap at {b.address:#x}: a change of one changes "
+                    f"the other; {compiled.folder} is damaged or of an unknown form."
+                )
+        before.append(b)
 
 
 def _check_gaps(compiled: Compiled, pools: set[int]) -> None:
