@@ -43,10 +43,11 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     tflite, folder = model.read_bytes(), model.parent / "neural_art"
     segments = trainable_segments(read_graph(tflite))
     probe = folder / f"{model.stem}.probe.tflite"
-    pools = profile.memory_pools(_parameters(tflite, segments), settings.variant)
-    write(folder / profile.MPOOL_FILE, profile.mpool_file(pools).encode())
-    write(folder / profile.PROFILE_FILE, profile.profile_file().encode())
     write(probe, probe_model(tflite, PROBE_SEED))
+    if settings.compiled is None:
+        pools = profile.memory_pools(_parameter_bytes(tflite, segments), settings.variant)
+        write(folder / profile.MPOOL_FILE, profile.mpool_file(pools).encode())
+        write(folder / profile.PROFILE_FILE, profile.profile_file().encode())
     compiled = read_compiled(settings.compiled or _compile(folder, f"../{model.name}", "compiled"))
     other = None
     if settings.compiled_probe is not None:
@@ -66,7 +67,7 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     return path
 
 
-def _parameters(tflite: bytes, segments: tuple[Segment, ...]) -> int:
+def _parameter_bytes(tflite: bytes, segments: tuple[Segment, ...]) -> int:
     filters = filters_of(read_graph(tflite), segments)
     return profile.weight_bytes([(s.op, f.dims) for s, f in zip(segments, filters, strict=True)])
 
