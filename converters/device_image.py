@@ -73,6 +73,7 @@ class DeviceImage:
     raw: bytes
     crc: int
     tflite: bytes
+    plan: np.ndarray  # words of the PLAN section, uint32
     mu_max: int
     segments: tuple[Segment, ...]
     input: InputSpec
@@ -113,6 +114,7 @@ class DeviceImage:
             raw=data,
             crc=zlib.crc32(data),
             tflite=tflite,
+            plan=np.frombuffer(sections["PLAN"], "<u4"),
             mu_max=mu_max,
             segments=segments,
             input=_read_input(sections["INPT"], meta["resize"]),

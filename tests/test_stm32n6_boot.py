@@ -18,8 +18,10 @@ from stm32n6_model import LSI, Core, Machine, ModelError, ModelLine, load_segmen
 from tiny_model import SHAPE, tiny_image
 from unicorn import UC_HOOK_CODE
 
+import pipeline.firmware
 from converters.errors import UserError
 from pipeline import train_ondevice
+from pipeline.targets import memory
 from pipeline.targets.boards import VARIANTS, build_stm32n6, open_board
 from pipeline.targets.client import Board
 from pipeline.targets.fault import Fault
@@ -73,6 +75,17 @@ def test_firmware_builds_for_the_m55(variant, kernels):
     assert 0x34020000 < stack < 0x34100000 and 0x34000800 < reset < 0x34020000 and reset & 1
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_memory_table(variant):
+    """make firmware: no heap, no recursion, stacks that cannot overflow."""
+    result = tiny_run.invoke(pipeline.firmware.main, "--board", "stm32n6", "--variant", variant, "--kernels", "mve")
+    assert result.exit_code == 0 and "no heap, no recursion" in result.output
+    for line in ("CODE ", "DATA ", "AXISRAM2 ", "AXISRAM36 ", "samples ", "image ", "app context "):
+        assert line in result.output, line
+    result = tiny_run.invoke(pipeline.firmware.main, "--board", "qemu_an547", "--variant", variant)
+    assert result.exit_code == 2 and "means nothing" in result.output
+
+
 @pytest.mark.parametrize(("variant", "kernels"), [("nucleo", "words"), ("dk", "portable")])
 def test_training_equals_the_native_board(variant, kernels):
     firmware = build_stm32n6(variant, kernels, cpu="cortex-m33")
@@ -85,6 +98,7 @@ def test_a_real_network_equals_the_native_board(firmware):
     image = tiny_run.make_image(tiny_run.networks()[0])
     with closing(connect(firmware, image.raw)) as board, closing(open_board("native", image.raw)) as native:
         info = board.info
+        assert info.regions == memory.BOARDS["stm32n6"].regions, "what converting for this board counts on"
         regions = [(region.number, region.size >> 10) for region in info.regions]
         assert regions == [(0, 1792), (1, 1024), (2, 864)] and 64 * (64 * 64 * 3 + 2) < 864 << 10
         shape = (32, 32, info.sample_bytes // 1024)

@@ -1,7 +1,8 @@
 # What boards with a Cortex-M share: include() it from board.cmake.
 set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
 # The loops of runners/int8/mve take every register, the frame pointer as well. -g: a fault is reported with its line.
-add_compile_options(-ffunction-sections -fdata-sections -fomit-frame-pointer -g -fstack-usage -fcallgraph-info=su)
+# -fcallgraph-info: callers, callees and frames, for the worst-case stack (docs/memory.md).
+add_compile_options(-ffunction-sections -fdata-sections -fomit-frame-pointer -g -fcallgraph-info=su)
 
 set(CORTEX_M_DIR ${CMAKE_CURRENT_LIST_DIR})
 include_directories(${CORTEX_M_DIR})

@@ -88,7 +88,7 @@ enum {
     USART_ISR_REACK = 1 << 22,
 };
 
-/* -- Independent watchdog: 0x56004800, interrupt 18 before the end [H Z]; clocked by LSI; registers [D H] ---------------------------
+/* -- Independent watchdog: 0x56004800, clocked by LSI; interrupt 18 before the end [H Z]; registers [D H] ------------
  */
 
 #define IWDG_KR   REGISTER(0x56004800u)

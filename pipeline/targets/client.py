@@ -12,6 +12,7 @@ import numpy as np
 from converters.device_image import DeviceImage
 from converters.errors import UserError
 from pipeline.targets.link import Link, LinkClosed, Refused
+from pipeline.targets.memory import BoardMemory, fit, requirements
 from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, Region, TargetInfo, Update, UpdateResult
 
 PROTOCOL_VERSION = 2
@@ -145,7 +146,11 @@ class Board:
         )
 
     def _load(self) -> None:
+        """Send the image. Raises UserError before that when the board has too little memory for it."""
         raw = self.image.raw
+        memory = BoardMemory.of(self.info)
+        if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
+            raise UserError(why)
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
         self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4)
         self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
