@@ -667,7 +667,7 @@ class ModelLine(SerialLine):
         super().__init__(firmware)
         self._patience = patience
         self.machine = Machine(firmware, **options)
-        self.machine.run(self._waits_for_host, 5)
+        self.machine.run(self._waits_for_host, 30)
 
     def _waits_for_host(self) -> bool:
         return self.machine.watchdog.feeds > 50

@@ -88,8 +88,7 @@ enum {
     USART_ISR_REACK = 1 << 22,
 };
 
-/* -- Independent watchdog: 0x56004800, clocked by LSI; interrupt 18 before the end [H Z]; registers [D H] ------------
- */
+/* -- Independent watchdog: 0x56004800, interrupt 18 [H Z]; registers [D H]; clocked by LSI ----------------------- */
 
 #define IWDG_KR   REGISTER(0x56004800u)
 #define IWDG_PR   REGISTER(0x56004804u)
