@@ -9,8 +9,7 @@
 #include "registers.h"
 #include "uart.h"
 
-/* -- Memory protection -----------------------------------------------------------------------------------------------
- */
+/* -- Memory protection ------------------------------------------------------------------------------------------- */
 
 extern uint8_t vectors_start[], text_start[], text_end[], code_end[], axisram1_end[], axisram2_start[], axisram2_end[],
     axisram36_start[], axisram36_end[];
@@ -31,8 +30,7 @@ void board_protect_memory(void)
     mpu_enable();
 }
 
-/* -- Clocks ----------------------------------------------------------------------------------------------------------
- */
+/* -- Clocks ------------------------------------------------------------------------------------------------------ */
 
 /* 64 MHz from the internal oscillator for core, buses and USART1, whatever the boot ROM left: no PLL, no change of the
  * core's voltage, nothing that a board could lack. */
@@ -78,8 +76,7 @@ uint64_t clock_now(void)
     return (uint64_t)rounds * CLOCK_ROUND + (CLOCK_ROUND - 1 - left);
 }
 
-/* -- Memories --------------------------------------------------------------------------------------------------------
- */
+/* -- Memories ---------------------------------------------------------------------------------------------------- */
 
 /* AXISRAM3 to 6 have neither clock nor power after reset. The CPU is secure, privileged and of compartment 1: RIF's
  * reset state lets it into all of them, so nothing of it is touched. */
@@ -121,8 +118,7 @@ static void start_caches(void)
     __asm volatile("dsb\n isb" ::: "memory");
 }
 
-/* -- Start and end ---------------------------------------------------------------------------------------------------
- */
+/* -- Start and end ----------------------------------------------------------------------------------------------- */
 
 void board_start(void)
 {

@@ -9,8 +9,7 @@
 
 #include "cortex_m.h"
 
-/* -- Reset and clock control: 0x56028000 [H Z]; offsets and bits [D H]. -SR registers set the bits written as 1. -----
- */
+/* -- Reset and clock control: 0x56028000 [H Z]; offsets and bits [D H]. -SR registers set the bits written as 1. - */
 
 #define RCC(offset) REGISTER(0x56028000u + (offset))
 
@@ -45,15 +44,13 @@ enum {
     RCC_APB2EN_USART1 = 1 << 4,         /* [D H Z] */
 };
 
-/* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ----------------------------------------------
- */
+/* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ------------------------------------------ */
 
 #define RAMCFG_AXISRAM_CR(n) REGISTER(0x52023000u + 0x80u * ((n) - 1)) /* n: 1 to 6 */
 
 enum { RAMCFG_CR_SRAMSD = 1 << 20 }; /* shut down: after reset so for AXISRAM3 to 6 [H] */
 
-/* -- GPIO port E: 0x56021000 [H Z]; two or four bits a pin [D] -------------------------------------------------------
- */
+/* -- GPIO port E: 0x56021000 [H Z]; two or four bits a pin [D] --------------------------------------------------- */
 
 #define GPIOE_MODER REGISTER(0x56021000u)
 #define GPIOE_PUPDR REGISTER(0x5602100Cu)
@@ -61,8 +58,7 @@ enum { RAMCFG_CR_SRAMSD = 1 << 20 }; /* shut down: after reset so for AXISRAM3 t
 
 enum { GPIO_MODE_ALTERNATE = 2, GPIO_PULL_UP = 1, GPIO_AF_USART1 = 7 };
 
-/* -- USART1: 0x52001000, interrupt 159 [H Z]; registers and bits [D H] -----------------------------------------------
- */
+/* -- USART1: 0x52001000, interrupt 159 [H Z]; registers and bits [D H] ------------------------------------------- */
 
 #define USART1_CR1   REGISTER(0x52001000u)
 #define USART1_CR2   REGISTER(0x52001004u)
@@ -108,15 +104,13 @@ enum {
     IWDG_LSI_HZ = 32000,
 };
 
-/* -- DBGMCU: 0x54001000 [H] ------------------------------------------------------------------------------------------
- */
+/* -- DBGMCU: 0x54001000 [H] -------------------------------------------------------------------------------------- */
 
 #define DBGMCU_APB4FZ1 REGISTER(0x5400101Cu)
 
 enum { DBGMCU_APB4FZ1_IWDG = 1 << 18 }; /* the watchdog stands still while a debugger holds the core [D H] */
 
-/* -- The core [A] ----------------------------------------------------------------------------------------------------
- */
+/* -- The core [A] ------------------------------------------------------------------------------------------------ */
 
 #define SYST_CSR       REGISTER(0xE000E010u)
 #define SYST_RVR       REGISTER(0xE000E014u)
