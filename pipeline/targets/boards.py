@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from converters.errors import UserError
@@ -101,12 +103,18 @@ def _build(build: Path, board: str, target: str, *options: str) -> None:
     cmake = _tool("cmake")
     if cmake is None:
         raise UserError(f"cmake is missing, it builds the board {board}: python -m pip install cmake.")
+    build.mkdir(parents=True, exist_ok=True)
+    with (build / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: two commands may be started at once
+        _run_cmake(cmake, build, board, target, options)
+
+
+def _run_cmake(cmake: str, build: Path, board: str, target: str, options: Sequence[str]) -> None:
     configure = [cmake, "-S", str(ROOT / "tflm_app"), "-B", str(build), f"-DBOARD={board}", *options]
     for command in (configure, [cmake, "--build", str(build), "--target", target, "--parallel"]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             log = build / "build.log"
-            build.mkdir(parents=True, exist_ok=True)
             log.write_text(done.stdout + done.stderr)
             raise UserError(f"the board {board} could not be built; the compiler's words are in {log}.")
 
