@@ -13,7 +13,7 @@ enum {
 _Static_assert(RING_BYTES > BOARD_MAX_PAYLOAD + FRAME_OVERHEAD + BOARD_MAX_PAYLOAD / 254 + 8, "a frame fits");
 
 static struct {
-    uint8_t bytes[RING_BYTES];
+    volatile uint8_t bytes[RING_BYTES];
     volatile uint32_t head, tail; /* written by the interrupt, by the reader */
 } ring;
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
 from pathlib import Path
 
 from converters.errors import UserError
@@ -88,15 +87,22 @@ def _newest_stm32n6() -> Path:
 
 def _build_firmware(board: str, target: str, folder: str, *options: str) -> Path:
     """An ELF file in build/FOLDER."""
-    if shutil.which("arm-none-eabi-gcc") is None:
-        raise UserError(
-            "arm-none-eabi-gcc is missing, it builds firmware for the Cortex-M55: "
-            "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi."
-        )
+    for name in ("arm-none-eabi-gcc", "newlib"):
+        if not (shutil.which(name) if name != "newlib" else _has_newlib()):
+            raise UserError(
+                f"{name} is missing, it builds firmware for the Cortex-M55: "
+                "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi."
+            )
     build = ROOT / "build" / folder
     toolchain = ROOT / "boards" / board / "toolchain.cmake"
     _build(build, board, target, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", *options)
     return build / f"{target}.elf"
+
+
+def _has_newlib() -> bool:
+    """The C library, which Debian packs apart from the compiler."""
+    command = ["arm-none-eabi-gcc", "-print-file-name=nano.specs"]
+    return "/" in subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def _build(build: Path, board: str, target: str, *options: str) -> None:
@@ -105,18 +111,20 @@ def _build(build: Path, board: str, target: str, *options: str) -> None:
         raise UserError(f"cmake is missing, it builds the board {board}: python -m pip install cmake.")
     build.mkdir(parents=True, exist_ok=True)
     with (build / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed: two commands may be started at once
-        _run_cmake(cmake, build, board, target, options)
-
-
-def _run_cmake(cmake: str, build: Path, board: str, target: str, options: Sequence[str]) -> None:
-    configure = [cmake, "-S", str(ROOT / "tflm_app"), "-B", str(build), f"-DBOARD={board}", *options]
-    for command in (configure, [cmake, "--build", str(build), "--target", target, "--parallel"]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            log = build / "build.log"
-            log.write_text(done.stdout + done.stderr)
-            raise UserError(f"the board {board} could not be built; the compiler's words are in {log}.")
+        # Two commands may be started at once. The compiler holds the lock as well: it goes on when this one is killed.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        configure = [cmake, "-S", str(ROOT / "tflm_app"), "-B", str(build), f"-DBOARD={board}", *options]
+        make = [cmake, "--build", str(build), "--target", target, "--parallel"]
+        for attempt in ([configure, make], [[*make, "--clean-first"]]):  # a build that was killed may leave half a file
+            for command in attempt:
+                done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=(lock.fileno(),))
+                if done.returncode:
+                    break
+            else:
+                return
+        log = build / "build.log"
+        log.write_text(done.stdout + done.stderr)
+        raise UserError(f"the board {board} could not be built; the compiler's words are in {log}.")
 
 
 def open_board(
@@ -181,7 +189,9 @@ def start_an547(
         raise UserError("qemu-system-arm is missing, it emulates the Cortex-M55: apt-get install qemu-system-arm.")
     # Both links are QEMU's own standard streams: nothing is named, so nothing can be left behind.
     uart = link == "uart"
-    arguments = f"enable=on,target=native,arg=zo_board,arg={link or LINKS[0]},arg={memory}"
+    if uart and count:
+        raise UserError("instructions are counted over the pipe only: leave --link uart out.")
+    arguments = f"enable=on,target=native,arg=zo_board,arg={link or LINKS[0]},arg={memory}{',arg=counted' * count}"
     command = [
         qemu, "-M", "mps3-an547", "-display", "none", "-monitor", "none", "-semihosting-config", arguments,
         "-serial", "stdio" if uart else "none", "-kernel", str(firmware),
@@ -196,4 +206,4 @@ def start_an547(
         return f"the board stopped: {fault.describe(firmware)}" if fault else words_of_end(code, printed)
 
     # A UART does not tell the firmware that the host has gone.
-    return ProcessTransport(command, patience=0 if uart else 5, explain=explain)
+    return ProcessTransport(command, patience=0 if uart else 5, explain=explain, guarded=True)

@@ -34,6 +34,7 @@ MEMORY_ROWS = (
 
 QUICK_TIMEOUT = 10.0  # s, for commands that only move bytes
 COMPUTE_TIMEOUT = 600.0  # s, for commands that run forward passes
+BULK_TIMEOUT = 60.0  # s, for BULK_BYTES
 BULK_BYTES = 1 << 18
 
 
@@ -90,8 +91,8 @@ class Board:
         """Load the image. describe_end tells, when the link is gone, what became of the board."""
         self._link = link
         self._describe_end = describe_end
-        self.image = DeviceImage.read(image)
         try:
+            self.image = DeviceImage.read(image)
             self.info = self._hello()
             self._load()
         except BaseException:
@@ -114,7 +115,7 @@ class Board:
         raise (CannotTrace if e.code == TRACE_MISSING else UserError)(sentence(e.a, e.b)) from e
 
     def _hello(self) -> TargetInfo:
-        reply = self._command(HELLO)
+        reply = self._command(HELLO, timeout=COMPUTE_TIMEOUT if hasattr(self, "info") else QUICK_TIMEOUT)
         if len(reply) < 2 or int.from_bytes(reply[:2], "little") != PROTOCOL_VERSION or len(reply) != _HELLO.size:
             found = int.from_bytes(reply[:2], "little")
             raise UserError(
@@ -165,7 +166,7 @@ class Board:
         for at in range(0, len(data), step):
             piece = data[at : at + step]
             if self._bulk:
-                self._command(bulk, struct.pack("<II", offset + at, len(piece)), bulk=piece)
+                self._command(bulk, struct.pack("<II", offset + at, len(piece)), bulk=piece, timeout=BULK_TIMEOUT)
             else:
                 self._command(framed, struct.pack("<I", offset + at) + piece)
 

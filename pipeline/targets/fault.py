@@ -97,8 +97,10 @@ class Fault:
         pc = self.registers.get("pc", 0)
         # A return address has bit 0 set and is that of the next instruction; the call, of two or four, stands before.
         places = _places(firmware, [pc, *(a - 3 for a in self.callers)])
-        where = places[0] or f"0x{pc:08x}"
         callers = list(dict.fromkeys(p for p in places[1:] if p))
+        where = places[0] or f"0x{pc:08x}"
+        if "pc" not in self.registers:  # no room on the stack for the core to save it
+            where = f"or below {callers.pop(0)}" if callers else "an unknown place"
         called = f" On the stack: {', '.join(callers)}." if callers else ""
         values = [f"{name:>5} {self.registers[name]:08x}" for name in REGISTERS if name in self.registers]
         table = "\n".join("  ".join(values[i : i + 7]) for i in range(0, len(values), 7))

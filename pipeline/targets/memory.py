@@ -144,7 +144,8 @@ def place(need: Requirements, board: BoardMemory, samples: int = 1) -> Placement
         return Shortage(words, total, free[work], board.name(1))
     free[work] -= total
     room = max(free[store] - 2 * ALIGN, 0)  # labels and images are padded
-    capacity = min(room // need.sample, MAX_SAMPLES)
+    room = min(room, MAX_SAMPLES * need.sample)
+    capacity = room // need.sample
     if capacity < max(samples, 1):
         words = f"{samples:,} samples" if samples > 1 else "one sample"
         return Shortage(words, samples * need.sample, room, board.name(2), capacity)

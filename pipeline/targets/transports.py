@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -31,25 +31,39 @@ def words_of_end(code: int, printed: str) -> str:
     )
 
 
+# The shell becomes the command. Its child waits for the end of the lifeline and then kills all of this session, whose
+# number cannot be another's as long as the child lives.
+_GUARD = '{ cat; kill -9 -$$; } <"$0" >/dev/null 2>&1 & exec "$@"'
+
+
 class ProcessTransport:
     """A child process that speaks frames over its standard streams and ends when they close.
 
     patience: seconds that it gets for that before it is killed. explain: its exit code and what it printed, in words.
-    Where the system can do that, it also ends at once when this process is killed.
+    guarded: it is killed at once when this process ends, however that happens and however early.
     """
 
     reliable = True
 
-    def __init__(self, command: list[str], *, patience: float = 5.0, explain: Callable[[int, str], str] = words_of_end):
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        patience: float = 5.0,
+        explain: Callable[[int, str], str] = words_of_end,
+        guarded: bool = False,
+    ):
         self._patience, self._explain = patience, explain
-        if setpriv := shutil.which("setpriv"):  # Linux, util-linux
-            command = [setpriv, "--pdeathsig", "KILL", "--", *command]
+        watched, self._lifeline = os.pipe()  # nobody but this process holds its other end
+        if guarded:
+            command = ["/bin/sh", "-c", _GUARD, f"/dev/fd/{watched}", *command]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         # A session of its own: Ctrl-C at the terminal is the host's to handle, the board finishes its command.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, bufsize=0,
-            start_new_session=True,
+            start_new_session=True, pass_fds=(watched,) if guarded else (),
         )  # fmt: skip
+        os.close(watched)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
 
@@ -85,6 +99,7 @@ class ProcessTransport:
         self._selector.close()
         if not self._stderr.closed:
             self._stderr.close()
+            os.close(self._lifeline)
 
     def describe_end(self) -> str:
         """What became of the process, in words; "" while it still runs."""
