@@ -11,9 +11,11 @@ from click.core import ParameterSource
 
 from converters.device_image import Preprocessing
 from converters.errors import UserError
-from pipeline import cli, datasets, models
+from converters.neural_art import profile
+from pipeline import cli, datasets, models, neural_art
 from pipeline.conversion import Settings, convert
 from pipeline.models import ModelSpec
+from pipeline.neural_art import NpuSettings
 
 SCOPES = ("all", "head", "first-half", "second-half", "depthwise", "pointwise")
 
@@ -39,6 +41,7 @@ TRAINING = {
 RESNET18_ONLY, MOBILENET_ONLY = {"width", "stem"}, {"alpha"}
 PRETRAINING = {"epochs", "lr"}
 QUANTIZING = {"quantization", "qat_epochs", "qat_lr", "batch", "seed"}
+NPU_ONLY = {"variant", "compiled", "compiled_probe", "any_npu_compiler"}
 
 
 def _by_dataset(field: str) -> str:
@@ -116,6 +119,19 @@ def _by_dataset(field: str) -> str:
     metavar="POINTS",
     help="Fail when the device's network is worse than the float one by more.",
 )
+@click.option("--npu", type=click.Choice(("neural_art",)), help="Map the weights in a network compiled for this NPU.")
+@click.option("--variant", type=click.Choice(profile.VARIANTS), default="nucleo", help="--npu: the board.")
+@click.option(
+    "--compiled",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="--npu: directory of the compiled network.  [default: run the compiler]",
+)
+@click.option(
+    "--compiled-probe",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="--npu: directory of the compiled probe, where weights repeat.",
+)
+@click.option("--any-npu-compiler", is_flag=True, help="--npu: accept a version of the compiler that is not known.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 2), default=0, help="Seed of initial weights and batches.")
 @click.option("--name", help="Name of the result.  [default: made from the network, its size and the data set]")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("artifacts"), help="Where results are kept.")
@@ -141,6 +157,11 @@ def main(
     mu_max: int,
     train: str,
     allow_drop: float,
+    npu: str | None,
+    variant: str,
+    compiled: Path | None,
+    compiled_probe: Path | None,
+    any_npu_compiler: bool,
     seed: int,
     name: str | None,
     out: Path,
@@ -150,7 +171,8 @@ def main(
     Pre-trains one of the built-in networks on a data set, or takes a Keras or an int8 .tflite model of yours;
     quantises it to int8, leaves headroom for the probes of zeroth-order training, compares the accuracy of every
     form, and writes the image that `python -m pipeline.train_ondevice` puts on a board. What an earlier call with
-    the same options made is reused.
+    the same options made is reused. With --npu neural_art it also runs ST's compiler, or takes what it made elsewhere,
+    and finds every weight in the compiled network (docs/neural_art.md).
 
     \b
     Examples:
@@ -158,10 +180,11 @@ def main(
       python -m pipeline.convert --model mobilenet_v2 --input-size 64 --dataset eurosat --data-dir ~/EuroSAT
       python -m pipeline.convert --keras my_model.keras --dataset eurosat --data-dir ~/EuroSAT --input-range 0 255
       python -m pipeline.convert --tflite my_model.tflite --dataset fashion_mnist
+      python -m pipeline.convert --name demo --npu neural_art --variant nucleo
     """
     if sum(given is not None for given in (model, keras_file, tflite_file)) > 1:
         raise UserError("--model, --keras and --tflite each say where the network comes from: give one of them.")
-    _refuse_stray_options(model or "resnet18", keras_file is not None, tflite_file is not None)
+    _refuse_stray_options(model or "resnet18", keras_file is not None, tflite_file is not None, npu is not None)
     training = TRAINING[dataset]
     if name is not None and (Path(name).name != name or name.startswith(".")):
         raise UserError(f"--name {name!r} is no plain name for a folder: leave slashes out, and say where with --out.")
@@ -202,9 +225,13 @@ def main(
     )
     path, report = convert(settings)
     click.echo(f"wrote {path} ({path.stat().st_size:,} bytes), {100 * report.headroom:.2f} % right")
+    if npu is not None:
+        npu_settings = NpuSettings(variant, compiled, compiled_probe, any_npu_compiler)
+        found = neural_art.prepare(npu_settings, path.with_suffix(".tflite"), train)
+        click.echo(f"wrote {found} ({found.stat().st_size:,} bytes)")
 
 
-def _refuse_stray_options(model: str, keras: bool, tflite: bool) -> None:
+def _refuse_stray_options(model: str, keras: bool, tflite: bool, npu: bool) -> None:
     """An option that would change nothing is a mistake, and may cost an hour of training the wrong network."""
     if tflite:
         source, stray = "--tflite", RESNET18_ONLY | MOBILENET_ONLY | PRETRAINING | QUANTIZING
@@ -217,6 +244,9 @@ def _refuse_stray_options(model: str, keras: bool, tflite: bool) -> None:
     for name in sorted(stray):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} has no meaning with {source}: leave it out.")
+    for name in sorted(NPU_ONLY):
+        if not npu and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} has no meaning without --npu: leave it out.")
 
 
 def _default_name(spec: ModelSpec | None, given: Path | None, dataset: str) -> str:

@@ -1,0 +1,124 @@
+"""What `python -m pipeline.convert --npu neural_art` adds: the compiler's input, its run, the map of the weights."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from converters.errors import UserError
+from converters.neural_art import profile, section
+from converters.neural_art.checks import Findings, check
+from converters.neural_art.compiled import Compiled, read_compiled
+from converters.neural_art.solver import Ambiguous, WeightMap, filters_of, probe_model, recover
+from converters.tflite_model import Segment, read_graph, trainable_segments
+from pipeline.cli import count
+from pipeline.stages import write
+
+TOOL = "stedgeai"
+PROBE_SEED = 1
+
+
+@dataclass(frozen=True)
+class NpuSettings:
+    """variant: the board, one of profile.VARIANTS. compiled, compiled_probe: directories that a compiler left."""
+
+    variant: str
+    compiled: Path | None = None
+    compiled_probe: Path | None = None
+    any_version: bool = False
+
+
+def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
+    """Compile a network with headroom, or take it as compiled, and write the map of its weights (NAME.nart).
+
+    model: the .tflite that convert wrote. Leaves beside it, in `neural_art`: memory pools, profile, the probe, and what
+    the compiler makes. Returns the file of the map. Raises UserError where there is no compiler, it fails, or the
+    compiled network cannot be trained in place.
+    """
+    tflite, folder = model.read_bytes(), model.parent / "neural_art"
+    segments = trainable_segments(read_graph(tflite))
+    probe = folder / f"{model.stem}.probe.tflite"
+    pools = profile.memory_pools(_parameters(tflite, segments), settings.variant)
+    write(folder / profile.MPOOL_FILE, profile.mpool_file(pools).encode())
+    write(folder / profile.PROFILE_FILE, profile.profile_file().encode())
+    write(probe, probe_model(tflite, PROBE_SEED))
+    compiled = read_compiled(settings.compiled or _compile(folder, f"../{model.name}", "compiled"))
+    other = None
+    if settings.compiled_probe is not None:
+        other = read_compiled(settings.compiled_probe), probe.read_bytes()
+    try:
+        weight_map = recover(compiled, tflite, train, other)
+    except Ambiguous:
+        if other is not None or settings.compiled is not None:
+            raise
+        click.echo("the weights repeat, so their layouts are taken from a network of the same shape: compiling it")
+        other = read_compiled(_compile(folder, probe.name, "compiled_probe")), probe.read_bytes()
+        weight_map = recover(compiled, tflite, train, other)
+    findings = check(compiled, weight_map, settings.any_version)
+    _say(compiled, weight_map, findings)
+    path = folder / f"{model.stem}.nart"
+    write(path, section.pack(section.from_map(weight_map)))
+    return path
+
+
+def _parameters(tflite: bytes, segments: tuple[Segment, ...]) -> int:
+    filters = filters_of(read_graph(tflite), segments)
+    return profile.weight_bytes([(s.op, f.dims) for s, f in zip(segments, filters, strict=True)])
+
+
+def _compile(folder: Path, model: str, output: str) -> Path:
+    command = profile.command(model, output)
+    if shutil.which(TOOL) is None:
+        raise UserError(
+            f"{TOOL}, the compiler for the Neural-ART NPU, is not on the PATH: install ST Edge AI Core with its "
+            f"Neural-ART add-on (st.com/st-edge-ai), or, on a machine that has it, run `{shlex.join(command)}` in "
+            f"{folder}, where its input was written (it reads the model from the folder above), and repeat this "
+            f"command with --compiled {folder / output}."
+        )
+    click.echo(f"compiling with {TOOL}: {shlex.join(command)}")
+    log = folder / f"{output}.log"
+    with log.open("wb") as file:
+        code = subprocess.run(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+    if code:
+        said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        raise UserError(
+            f"{TOOL} failed with exit code {code} ({said[-1].strip() if said else 'it said nothing'}): {log} has all "
+            "that it said."
+        )
+    return folder / output
+
+
+def _say(compiled: Compiled, weight_map: WeightMap, findings: Findings) -> None:
+    """The table of all filters, what runs on the CPU, and warnings."""
+    rows = [("filter", "buffer", "layout", "weights", "zeros")]
+    for e in weight_map.entries:
+        zeros = e.piece.pad + e.piece.structural_zeros
+        rows.append(
+            (
+                weight_map.filters[e.segment].name,
+                e.buffer.name,
+                str(e.piece),
+                f"{e.piece.live:,}",
+                f"{zeros:,}{' structural' * (e.piece.structural_zeros > 0)}",
+            )
+        )
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        click.echo(f"  {'  '.join(cells)}  {row[3]:>9}  {row[4]}")
+    live = sum(e.piece.live for e in weight_map.entries)
+    zeros = sum(e.piece.size for e in weight_map.entries) - live
+    pools = ", ".join(f"{p.name} at {p.address:#x}" for p in weight_map.pools)
+    click.echo(
+        f"{live:,} weights, each found once, in {count(len(weight_map.entries), 'buffer')} of pool {pools}; {zeros:,} "
+        f"other bytes there are zero and have to stay so; compiled by STEdgeAI Core {compiled.version}"
+    )
+    nodes = ", ".join(findings.cpu)
+    click.echo(f"on the CPU: {nodes}" if nodes else "on the CPU: nothing")
+    for warning in findings.warnings:
+        click.echo(f"warning: {warning}", err=True)
