@@ -2,6 +2,8 @@
  *
  * cases.bin: for each case struct request, segments, seeds (uint64), coefficients, and the memory that the segments lie
  * in. results.bin: for each case struct result, then the memory as it is afterwards. */
+#include <stddef.h>
+
 #include "board.h"
 #include "semihosting.h"
 #include "zo/weights.h"
@@ -31,7 +33,7 @@ static int8_t memory[MAX_MEMORY] __attribute__((section(".ddr"), aligned(64)));
 
 static struct result run(const struct request *request)
 {
-    const struct zo_weights weights = {memory, segments, request->segments, request->limit};
+    const struct zo_weights weights = {memory, segments, request->segments, request->limit, NULL};
     const struct zo_update update = {request->rounding, request->seed, request->directions, seeds, coefficients};
     struct result result = {0};
     uint64_t start = counter_now();
