@@ -29,6 +29,7 @@ class Weights(ct.Structure):
         ("segments", ct.POINTER(Segment)),
         ("segment_count", ct.c_uint32),
         ("limit", ct.c_int32),
+        ("layout", ct.c_void_p),
     )
 
 

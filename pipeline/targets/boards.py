@@ -37,13 +37,17 @@ def _tool(name: str) -> str | None:
 
 
 @functools.cache
-def build_native(target: str = "zo_board", *, sanitize: str = "") -> Path:
-    """Build the native board (nothing happens when it is up to date) and return the program or library."""
+def build_native(target: str = "zo_board", *options: str, sanitize: str = "") -> Path:
+    """Build the native board (nothing happens when it is up to date) and return the program or library.
+
+    options: more definitions for CMake ("-DLL_ATON_STAND_IN=ON"), which make it another build.
+    """
     own = os.environ.get("CC", "").split()[:1]
     if not any(shutil.which(c) for c in (*own, "cc", "gcc", "clang")):
         raise UserError("a C compiler is missing, it builds the native board: apt-get install gcc (or clang).")
-    build = ROOT / "build" / ("native" if not sanitize else "native-" + sanitize.replace(",", "-"))
-    _build(build, "native", target, f"-DSANITIZE={sanitize}")
+    kinds = (*_names(options), *sanitize.split(",")) if sanitize else _names(options)
+    build = ROOT / "build" / "-".join(("native", *kinds))
+    _build(build, "native", target, f"-DSANITIZE={sanitize}", *options)
     return build / ("libzo_app.so" if target == "zo_app" else target)
 
 
@@ -58,10 +62,15 @@ def build_an547(target: str, kernels: str, *options: str) -> Path:
             "arm-none-eabi-gcc is missing, it builds firmware for the Cortex-M55: "
             "apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi."
         )
-    build = ROOT / "build" / "-".join(("qemu_an547", kernels, *(o[2:].partition("=")[0].lower() for o in options)))
+    build = ROOT / "build" / "-".join(("qemu_an547", kernels, *_names(options)))
     toolchain = ROOT / "boards" / "qemu_an547" / "toolchain.cmake"
     _build(build, "qemu_an547", target, f"-DKERNELS={kernels}", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", *options)
     return build / f"{target}.elf"
+
+
+def _names(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Of definitions for CMake, for the name of a folder."""
+    return tuple(option[2:].partition("=")[0].lower() for option in options)
 
 
 def _build(build: Path, board: str, target: str, *options: str) -> None:
