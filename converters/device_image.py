@@ -75,7 +75,7 @@ class LossTable:
 
 @dataclass(frozen=True)
 class DeviceImage:
-    """raw: the file. crc: CRC-32 of what a board is sent (for_board). npu: where the weights lie in a compiled network."""
+    """raw: the file. crc: CRC-32 of what a board is sent (for_board). npu: the compiled network with the weights."""
 
     raw: bytes
     crc: int

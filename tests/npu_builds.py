@@ -44,7 +44,7 @@ _MAGIC = 0x5355504E  # tests/ll_aton/network.c
 
 
 def bytes_in_order(piece: Piece, values: np.ndarray) -> np.ndarray:
-    """The bytes of a buffer, as a compiler would write them: loop in loop, byte after byte; int64, 0 between weights."""
+    """The bytes of a buffer, as a compiler would write them: loop in loop; int64, 0 where no weight is."""
     out: list[int] = []
     no, nh, nw, ni = piece.box.dims
     match piece.layout:
@@ -176,7 +176,8 @@ def make_build(folder: Path, tflite: bytes, mix: str, *, cacheable: bool = False
     segments = trainable_segments(graph)
     filters = filters_of(graph, segments)
     layers = tuple(
-        Layer(s.op, f.values, MIXES[mix](s.op, n, f.dims)) for n, (s, f) in enumerate(zip(segments, filters, strict=True))
+        Layer(s.op, f.values, MIXES[mix](s.op, n, f.dims))
+        for n, (s, f) in enumerate(zip(segments, filters, strict=True))
     )
     build = Build(layers=layers, cacheable="CACHEABLE_ON" if cacheable else "CACHEABLE_UNDEF")
     info = write_network(folder, tflite, build)
@@ -222,7 +223,9 @@ def _network_file(tflite: bytes, npu: CompiledNetwork, places: np.ndarray) -> by
 
 
 @contextmanager
-def npu_board(build: NpuBuild, image: bytes | None = None, *, ignore: str = "", arithmetic: str = "") -> Iterator[Board]:
+def npu_board(
+    build: NpuBuild, image: bytes | None = None, *, ignore: str = "", arithmetic: str = ""
+) -> Iterator[Board]:
     """A native board with the simulated NPU. image: another than that of the build. ignore: see tests/ll_aton."""
     settings = {"": str(build.network), "_IGNORE": ignore, "_ARITHMETIC": arithmetic}
     names = {f"LL_ATON_STAND_IN{name}": value for name, value in settings.items() if value}

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import ctypes as ct
+import itertools
+import random
+import struct
+import zlib
+from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from app_library import SANITIZE
-from npu_builds import MIXES, NETWORKS, NpuBuild, make_build, network, npu_board
+from app_library import SANITIZE, DeviceWeights, Nart, Segment, Status, Weights, library
+from app_library import Update as UpdateRequest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from npu_builds import MIXES, NETWORKS, NpuBuild, bytes_in_order, make_build, network, npu_board, with_entries
 from oracles import random_pixels
+from test_neural_art import pieces
+from tiny_model import tiny_tflite
 
 from converters import device_image
 from converters.device_image import DeviceImage, InputSpec, Preprocessing
+from converters.errors import UserError
+from converters.neural_art import section
+from converters.neural_art.layouts import Blocked, Box, Deep, Inflated, Piece, Plain
+from converters.neural_art.section import SectionEntry
 from converters.tflite_model import read_weights
+from pipeline.targets import client
 from pipeline.targets.boards import open_board
+from pipeline.targets.client import CannotTrace
 from pipeline.targets.target import STOCHASTIC, Target, Update
 from pipeline.targets.twin import Twin
 
@@ -45,7 +63,7 @@ def int8_image(name: str) -> DeviceImage:
 
 @cache
 def expected(name: str) -> list[tuple[int, ...]]:
-    """What the int8 board sees of a training, and the twin of its first steps."""
+    """What the int8 board sees of a training."""
     image = int8_image(name)
     board = open_board("native", image.raw, threads=1, sanitize=SANITIZE)
     try:
@@ -87,3 +105,303 @@ def test_training_equals_the_twin(name):
     twin = Twin(image, threads=2)
     assert train(twin, image.input) == expected(name)
     twin.close()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_pool_that_the_npu_caches(name, builds):
+    with npu_board(builds(name, "typical", cacheable=True)) as board:
+        assert train(board, board.image.input) == expected(name)
+
+
+def test_the_image_is_loaded_again_in_place(builds):
+    name = NETWORKS[0]
+    with npu_board(builds(name, "typical")) as board:
+        train(board, board.image.input, 2)
+        assert board.reset_weights() == int8_image_crc(name)
+        assert train(board, board.image.input) == expected(name)
+
+
+def int8_image_crc(name: str) -> int:
+    return zlib.crc32(int8_image(name).get_weights().tobytes())
+
+
+# -- what is left out or wrong is seen ---------------------------------------------------------------------------------
+
+
+def differs(build: NpuBuild, name: str, image: bytes | None = None, **options) -> str:
+    """What ends a training that cannot go well, or "numbers" where it goes on with others."""
+    try:
+        with npu_board(build, image, **options) as board:
+            steps = 3
+            return "nothing" if train(board, board.image.input, steps) == expected(name)[:steps] else "numbers"
+    except UserError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("ignore", "cacheable", "seen"),
+    [
+        ("first weights", False, "holds no weight and has changed"),
+        ("weights", False, "numbers"),
+        ("input", False, "numbers"),
+        ("output", False, "numbers"),
+        ("npu", True, "holds no weight and has changed"),
+        ("nonsense", True, "nothing"),
+    ],
+)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_cache_maintenance_left_out(name, ignore, cacheable, seen, builds):
+    assert seen in differs(builds(name, "typical", cacheable=cacheable), name, ignore=ignore)
+
+
+@pytest.mark.parametrize(
+    ("name", "mix", "written", "instead"),
+    [
+        ("mobilenet_v2_035_32", "inflated", Inflated, lambda layout: Plain()),
+        ("mobilenet_v2_035_32", "inflated", Inflated, lambda layout: Inflated(layout.depth - 1)),
+        ("resnet18_w8_32", "deep", Deep, lambda layout: replace(layout, multiple=1)),
+        ("mobilenet_v2_035_32", "deep", Deep, lambda layout: replace(layout, multiple=1)),
+    ],
+)
+def test_a_byte_without_a_weight_is_written(name, mix, written, instead, builds):
+    """By a map that is sound but wrong for one filter, the last that has zeros where the wrong layout has weights."""
+    build = builds(name, mix)
+    wrong = {}
+    for number, e in enumerate(DeviceImage.read(build.image).npu.section.entries):
+        if isinstance(e.piece.layout, written) and e.piece.size > e.piece.live:
+            other = replace(e.piece, layout=instead(e.piece.layout))
+            if np.intersect1d(other.offsets(), e.piece.zeros()).size:
+                wrong = {number: other}
+
+    def change(number: int, e: SectionEntry) -> SectionEntry:
+        return replace(e, piece=wrong.get(number, e.piece))
+
+    assert "holds no weight and has changed" in differs(build, name, with_entries(build, change))
+
+
+@pytest.mark.parametrize("mix", ["blocked", "submask"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_blocks_are_swapped(name, mix, builds):
+    """Two buffers of one size; the weights stay in place, only their order in the map is another."""
+    build = builds(name, mix)
+    entries = DeviceImage.read(build.image).npu.section.entries
+    pairs = itertools.combinations(range(len(entries)), 2)
+    live = {n for n, e in enumerate(entries) if e.piece.size == e.piece.live}
+    a, b = next((a, b) for a, b in pairs if {a, b} <= live and entries[a].piece.size == entries[b].piece.size)
+    offsets = {a: entries[b].offset, b: entries[a].offset}
+    swapped = with_entries(build, lambda n, e: replace(e, offset=offsets.get(n, e.offset)))
+    assert differs(build, name, swapped) == "numbers"
+
+
+def test_a_block_of_another_size(builds):
+    build = builds(NETWORKS[0], "blocked")
+    entries = DeviceImage.read(build.image).npu.section.entries
+    first = next(n for n, e in enumerate(entries) if isinstance(e.piece.layout, Blocked))
+
+    def change(number: int, e: SectionEntry) -> SectionEntry:
+        return replace(e, piece=replace(e.piece, layout=Plain())) if number == first else e
+
+    assert differs(build, NETWORKS[0], with_entries(build, change)) == "numbers"
+
+
+# -- what a board refuses ----------------------------------------------------------------------------------------------
+
+
+def refusal(build: NpuBuild, image: bytes) -> str:
+    with pytest.raises(UserError) as error, npu_board(build, image):
+        pass
+    return str(error.value)
+
+
+def test_weights_at_another_address(builds):
+    build = builds(NETWORKS[0], "plain")
+    section = DeviceImage.read(build.image).npu.section
+    pool = replace(section.pools[0], address=0x34350000)
+    said = refusal(build, build.with_section(replace(section, pools=(pool,))))
+    assert "compiled for weights at 0x34350000, the board has them at 0x34200000" in said
+
+
+def test_a_pool_of_another_size(builds):
+    build = builds(NETWORKS[0], "plain")
+    section = DeviceImage.read(build.image).npu.section
+    pool = replace(section.pools[0], size=section.pools[0].size + 1)
+    with (
+        pytest.raises(UserError, match=r"map of the weights is inconsistent \(entry 0, check 16\)"),
+        npu_board(build, build.with_section(replace(section, pools=(pool,)))),
+    ):
+        pass
+
+
+def test_another_network_in_the_firmware(builds, tmp_path):
+    other = make_build(tmp_path / "compiled", tiny_tflite(), "plain")
+    assert "input or output of 3,072 bytes, the image's has 297" in refusal(builds(NETWORKS[0], "plain"), other.image)
+
+
+def test_images_and_boards_of_different_runners(builds):
+    build = builds(NETWORKS[0], "plain")
+    assert "made for runner 1, the board has runner 2" in refusal(build, int8_image(NETWORKS[0]).raw)
+    with pytest.raises(UserError, match="made for runner 2, the board has runner 1"):
+        open_board("native", build.image, threads=1, sanitize=SANITIZE)
+
+
+def test_single_ops_cannot_be_traced_or_profiled(builds):
+    with npu_board(builds(NETWORKS[0], "plain")) as board:
+        train(board, board.image.input, 1)
+        with pytest.raises(CannotTrace):
+            board.trace(0, 10)
+        with pytest.raises(UserError, match="only runs whole networks"):
+            board.profile_ops()
+        assert board.profile_phases()["forward"] > 0
+
+
+def test_frames_split_an_image_anywhere(builds):
+    """Head and weights go to different memory, wherever frames begin and end."""
+    build = builds(NETWORKS[0], "deep")
+    rng = random.Random(1)
+    with npu_board(build) as board:
+        raw = board.image.for_board()
+        for _ in range(5):
+            cuts = sorted({0, len(raw), *rng.sample(range(len(raw)), 8), *rng.sample(range(300), 20)})
+            board._command(client.LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
+            for start, end in itertools.pairwise(cuts):
+                for at in range(start, end, 60_000):
+                    piece = raw[at : min(end, at + 60_000)]
+                    board._command(client.LOAD_DATA, struct.pack("<I", at) + piece)
+            board._command(client.LOAD_END)
+            assert board.refresh().image_crc == zlib.crc32(raw)
+            assert board.read(0, len(raw)) == raw and board.read_tflite() == board.image.tflite
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_weights_are_on_the_board_once(name, builds):
+    image = DeviceImage.read(builds(name, "typical").image)
+    with npu_board(builds(name, "typical")) as board:
+        memory = board.info.memory
+        assert memory["packed"] == memory["activations"] == 0
+        sent = len(image.for_board())
+        assert memory["weights"] + memory["model"] <= sent < len(image.npu.blob) + 8000 < len(image.raw)
+
+
+# -- the reader in C is the reader in Python ---------------------------------------------------------------------------
+
+
+def verdict_in_c(data: bytes, counts: list[int]) -> Status:
+    words = (ct.c_uint8 * (len(data) + 8))(*data)
+    segments = (Segment * max(1, len(counts)))(*((0, c) for c in counts))
+    return library().nart_open(Nart(), words, len(data), segments, len(counts))
+
+
+def verdict_in_python(data: bytes, counts: list[int]) -> str:
+    try:
+        section.unpack(data, counts)
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+EDGES = [0, 1, 2, 3, 7, 8, 16, 63, 255, 256, 257, 2**15, 2**16, 2**24, 2**30, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1]
+
+
+def hostile(rng: random.Random, data: bytes, counts: list[int]) -> tuple[bytes, list[int]]:
+    """A section with a few words, entries or sizes changed, most of them by little."""
+    words, counts = list(struct.unpack(f"<{len(data) // 4}I", data)), list(counts)
+    entries_at = 4 + 4 * words[1]
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        at = rng.randrange(len(words) if rng.random() < 0.8 else min(len(words), entries_at + 20))
+        kind = rng.randrange(8)
+        if kind <= 2:
+            words[at] = (words[at] + rng.choice([-1, 1, -16, 16, 2, -8])) % 2**32
+        elif kind == 3:
+            words[at] = rng.choice(EDGES)
+        elif kind == 4 and len(words) > entries_at + 40:  # words of two entries change places
+            a, b = (entries_at + 20 * rng.randrange((len(words) - entries_at) // 20) for _ in range(2))
+            word = rng.randrange(20)
+            a, b = a + word, b + word
+            if max(a, b) < len(words):
+                words[a], words[b] = words[b], words[a]
+        elif kind == 5:
+            counts[rng.randrange(len(counts))] += rng.choice([-1, 1])
+        elif kind == 6:
+            words = words[: rng.randrange(len(words) + 1)] if rng.random() < 0.3 else words
+            words = words or [0]
+            entries_at = min(entries_at, len(words) - 1)
+        else:  # an entry once more, or a pool
+            start = 4 if rng.random() < 0.3 else entries_at
+            step = 4 if start == 4 else 20
+            words[start:start] = words[start : start + step]
+            if len(words) > 2:
+                words[1 if step == 4 else 2] += 1
+    return struct.pack(f"<{len(words)}I", *(w % 2**32 for w in words)), counts
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_hostile_sections_are_refused_in_c_as_in_python(mix, builds):
+    rng = random.Random(mix)
+    image = DeviceImage.read(builds("mobilenet_v2_035_32", mix).image)
+    whole = image.npu.section
+    some = [e for e in whole.entries if e.segment < 6]  # small enough for thousands of cases
+    verdicts: Counter[str] = Counter()
+    for _ in range(1500):
+        small = replace(whole, entries=tuple(some))
+        data, counts = hostile(rng, section.pack(small), [s.count for s in image.segments[:6]])
+        in_python, in_c = verdict_in_python(data, counts), verdict_in_c(data, counts)
+        assert (in_c.code == 0) == (in_python == ""), (in_python, in_c.code, in_c.a, in_c.b)
+        verdicts[f"check {in_c.b}" if in_c.code else "sound"] += 1
+    assert verdicts["sound"] > 20 and len(verdicts) > 8, verdicts
+
+
+# -- the walk ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150)
+@given(
+    parts=st.lists(pieces(), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32),
+    rounding=st.booleans(),
+    lead=st.integers(0, 70),
+)
+def test_the_walk_reaches_weights_and_nothing_else(parts, seed, rounding, lead):
+    """Perturb, update and checksum through any layouts are those of the same weights in index order."""
+    rng = np.random.default_rng(seed)
+    counts = [piece.live for piece in parts]
+    boxes = [Piece(p.box.dims, Box.whole(p.box.dims), p.layout) for p in parts]
+    offsets = list(itertools.accumulate([lead, *(b.size + 3 for b in boxes)]))
+    entries = [SectionEntry(n, 0, offsets[n], b) for n, b in enumerate(boxes)]
+    packed = section.pack(section.Section(0, (section.SectionPool(0, offsets[-1], False),), tuple(entries)))
+    weights = rng.integers(-123, 124, sum(counts), np.int8)
+    plain = DeviceWeights(weights, counts, [0] * len(counts), 4)
+    pool = np.full(offsets[-1], 0x55, np.int8)
+    places = np.concatenate([offset + places_of(b) for offset, b in zip(offsets, boxes, strict=False)])
+    pool[places] = weights
+
+    words = (ct.c_uint8 * len(packed))(*packed)
+    segments = (Segment * len(counts))(*((0, c) for c in counts))
+    nart = Nart()
+    assert library().nart_open(nart, words, len(packed), segments, len(counts)).code == 0
+    mapped = Weights(pool.ctypes.data, segments, len(counts), 123, ct.addressof(nart.layout))
+    seeds, coefficients = [seed, seed + 1], [90_000, -70_000]
+    request = UpdateRequest(int(rounding), seed, 2, (ct.c_uint64 * 2)(*seeds), (ct.c_int32 * 2)(*coefficients))
+    for step in (3, -6):
+        plain.perturb(seed, step)
+        library().zo_perturb(mapped, seed, step)
+        np.testing.assert_array_equal(pool[places], plain.read())
+    plain.perturb(seed, 3)
+    library().zo_perturb(mapped, seed, 3)
+    expected = plain.update(rounding, seed, seeds, coefficients)
+    found = library().zo_apply_update(mapped, request)
+    assert (found.changed, found.at_rail) == (expected.changed, expected.at_rail)
+    np.testing.assert_array_equal(pool[places], plain.read())
+    assert library().zo_weights_crc(mapped) == plain.crc() == zlib.crc32(plain.read().tobytes())
+    free = np.ones(pool.size, bool)
+    free[places] = False
+    assert (pool[free] == 0x55).all(), "a byte that holds no weight was written"
+
+
+def places_of(piece: Piece) -> np.ndarray:
+    """The byte of each weight of a whole filter, by loops."""
+    numbers = np.arange(1, piece.live + 1).reshape(piece.box.dims)
+    content = bytes_in_order(piece, numbers)
+    places = np.empty(piece.live, np.int64)
+    (at,) = np.nonzero(content)
+    places[content[at] - 1] = at
+    return places

@@ -71,7 +71,9 @@ class CompiledNetwork:
             names = ", ".join(p.name for p in weight_map.pools)
             raise UserError(f"the weights lie in {len(section.pools)} pools ({names}): compile with one pool for them.")
         if section.pools[0].address % CACHE_LINE:
-            raise UserError(f"the weights' pool begins at {section.pools[0].address:#x}: let it begin at {CACHE_LINE} bytes.")
+            raise UserError(
+                f"the weights' pool begins at {section.pools[0].address:#x}: let it begin at {CACHE_LINE} bytes."
+            )
         return CompiledNetwork(section, compiled.memory[section.pools[0].address].tobytes())
 
     def get_weights(self) -> np.ndarray:
@@ -127,7 +129,9 @@ def unpack(data: bytes, counts: Sequence[int] | None = None) -> Section:
     if len(data) != _HEADER.size + n_pools * _POOL.size + n_entries * _ENTRY.size or not n_pools or not n_entries:
         raise _bad(f"{n_pools} pools and {n_entries} entries do not make its {len(data)} bytes")
     if n_pools > MAX_POOLS or n_entries > MAX_ENTRIES:
-        raise _bad(f"{n_pools} pools and {n_entries} entries are more than the {MAX_POOLS} and {MAX_ENTRIES} it may have")
+        raise _bad(
+            f"{n_pools} pools and {n_entries} entries are more than the {MAX_POOLS} and {MAX_ENTRIES} it may have"
+        )
     at = _HEADER.size
     pools = []
     for address, size, cacheable, zero in _POOL.iter_unpack(data[at : at + n_pools * _POOL.size]):

@@ -18,10 +18,11 @@ void stand_in_fail(const char *words, uint32_t number)
     exit(70);
 }
 
+/* Whether the firmware is to look as if it had left this out. */
 static bool ignored(const char *what)
 {
-    const char *list = getenv("LL_ATON_STAND_IN_IGNORE");
-    return list && strstr(list, what);
+    const char *word = getenv("LL_ATON_STAND_IN_IGNORE");
+    return word && strcmp(word, what) == 0;
 }
 
 typedef void per_line(const struct stand_in_region *region, uint32_t at);
@@ -38,9 +39,18 @@ static void for_lines(uintptr_t address, uint32_t size, per_line *act)
         }
 }
 
+static bool clean_ignored(const struct stand_in_region *region)
+{
+    const struct stand_in_network *network = stand_in_network();
+    if (region == &network->regions[STAND_IN_INPUT])
+        return ignored("input");
+    return region == &network->regions[STAND_IN_POOL] && ignored(network->inferences ? "weights" : "first weights");
+}
+
 static void clean(const struct stand_in_region *region, uint32_t at)
 {
-    memcpy(region->ram + at, region->cpu + at, LINE);
+    if (!clean_ignored(region))
+        memcpy(region->ram + at, region->cpu + at, LINE);
 }
 
 static void invalidate(const struct stand_in_region *region, uint32_t at)
@@ -56,13 +66,12 @@ static void refetch(const struct stand_in_region *region, uint32_t at)
 
 void LL_ATON_Cache_MCU_Clean_Range(uintptr_t address, uint32_t size)
 {
-    if (!ignored("clean"))
-        for_lines(address, size, clean);
+    for_lines(address, size, clean);
 }
 
 void LL_ATON_Cache_MCU_Invalidate_Range(uintptr_t address, uint32_t size)
 {
-    if (!ignored("invalidate"))
+    if (!ignored("output"))
         for_lines(address, size, invalidate);
 }
 

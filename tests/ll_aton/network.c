@@ -154,4 +154,5 @@ void stand_in_infer(void)
         portable_kernels.ops[op->kind].run(plan, op, stand_in.memory);
     memcpy(output->npu + SHIFT, activation(stand_in.memory, &plan->tensors[plan->output]), stand_in.head.output_bytes);
     stand_in_written(output);
+    stand_in.network.inferences++;
 }

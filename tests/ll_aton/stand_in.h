@@ -17,6 +17,7 @@ enum { STAND_IN_POOL, STAND_IN_INPUT, STAND_IN_OUTPUT, STAND_IN_REGIONS };
 /* The compiled network: read from a file when it is first asked for. */
 struct stand_in_network {
     struct stand_in_region regions[STAND_IN_REGIONS];
+    uint32_t inferences; /* so far */
 };
 
 const struct stand_in_network *stand_in_network(void);
