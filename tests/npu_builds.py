@@ -223,12 +223,13 @@ def _network_file(tflite: bytes, npu: CompiledNetwork, places: np.ndarray) -> by
 
 
 @contextmanager
-def npu_board(
-    build: NpuBuild, image: bytes | None = None, *, ignore: str = "", arithmetic: str = ""
-) -> Iterator[Board]:
-    """A native board with the simulated NPU. image: another than that of the build. ignore: see tests/ll_aton."""
-    settings = {"": str(build.network), "_IGNORE": ignore, "_ARITHMETIC": arithmetic}
-    names = {f"LL_ATON_STAND_IN{name}": value for name, value in settings.items() if value}
+def npu_board(build: NpuBuild, image: bytes | None = None, **settings: str) -> Iterator[Board]:
+    """A native board with the simulated NPU.
+
+    image: another than that of the build. settings: ignore, arithmetic, differences, see tests/ll_aton/README.md.
+    """
+    names = {f"LL_ATON_STAND_IN_{name.upper()}": value for name, value in settings.items()}
+    names["LL_ATON_STAND_IN"] = str(build.network)
     program = build_native("zo_board", "-DLL_ATON_STAND_IN=ON", sanitize=SANITIZE)
     os.environ.update(names)
     try:

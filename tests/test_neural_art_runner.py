@@ -273,3 +273,23 @@ def test_the_weights_are_on_the_board_once(name, builds):
         assert memory["packed"] == memory["activations"] == 0
         sent = len(image.for_board())
         assert memory["weights"] + memory["model"] <= sent < len(image.npu.blob) + 8000 < len(image.raw)
+
+
+# -- the NPU's arithmetic ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_arithmetic_of_the_npu_is_within_1_of_tflite(name, builds, tmp_path):
+    """Op by op on the same inputs; training in it ends where TFLite's does not, and probes restore the weights."""
+    build, path = builds(name, "typical"), tmp_path / "differences"
+    with npu_board(build, arithmetic="both", differences=str(path)) as board:
+        assert train(board, board.image.input, 2) == expected(name)[:2]
+    compared, by_1, by_more = map(int, path.read_text().split())
+    print(f"{name}: {by_1 / compared:.2%} of {compared:,} outputs differ by 1, {by_more} by more")
+    assert 0 < by_1 < 0.02 * compared and by_more == 0
+    with npu_board(build, arithmetic="npu") as board:
+        seen = train(board, board.image.input, 3)
+        assert seen != expected(name)[:3]
+        crc = board.weights_crc()
+        board.probe(5, 4)
+        assert board.weights_crc() == crc == seen[-1][-1]

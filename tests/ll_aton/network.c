@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arithmetic.h"
 #include "ll_aton_NN_interface.h"
 #include "runners/int8/kernels.h"
 #include "stand_in.h"
@@ -28,6 +29,8 @@ static struct {
     bool *is_weight;       /* of the pool */
     struct plan plan;
     struct kernel_memory memory;
+    int8_t *of_npu;           /* outputs of an op in the NPU's arithmetic */
+    uint64_t compared, by[3]; /* outputs; those that differ by so many, the last: or more */
     LL_Buffer_InfoTypeDef input[2], output[2];
 } stand_in;
 
@@ -68,12 +71,14 @@ static LL_Buffer_InfoTypeDef buffer(const char *name, uint8_t *base, uint32_t by
     };
 }
 
+/* The kernels' memory, and a look at the plan. */
 static void open_kernels(const uint32_t *plan)
 {
     const struct kernel_set *kernels = &portable_kernels;
     if (plan_open(&stand_in.plan, plan, stand_in.head.plan_words, stand_in.model, stand_in.head.model_bytes).code)
         stand_in_fail("the plan of %u words is inconsistent", stand_in.head.plan_words);
     size_t scratch = 0;
+    stand_in.of_npu = take(stand_in.plan.arena);
     const struct plan_op *op = (const struct plan_op *)stand_in.plan.ops;
     for (uint32_t i = 0; i < stand_in.plan.op_count; i++, op = plan_next(op)) {
         size_t need = kernels->ops[op->kind].scratch ? kernels->ops[op->kind].scratch(&stand_in.plan, op) : 0;
@@ -142,6 +147,37 @@ static void read_weights(void)
         stand_in.model[stand_in.places[i].model] = pool[stand_in.places[i].pool];
 }
 
+/* One op in the arithmetic that was asked for: TFLite's, unless LL_ATON_STAND_IN_ARITHMETIC is "npu", or "both": then
+ * TFLite's goes on, and how far the NPU's is from it, op by op, is written to the file LL_ATON_STAND_IN_DIFFERENCES. */
+static void run_op(const struct plan_op *op, const char *arithmetic)
+{
+    const struct plan *plan = &stand_in.plan;
+    portable_kernels.ops[op->kind].run(plan, op, stand_in.memory);
+    if (!arithmetic || !npu_has(op))
+        return;
+    int8_t *out = activation(stand_in.memory, tensor_out(plan, op));
+    uint32_t size = plan_elements(tensor_out(plan, op));
+    npu_run(plan, op, stand_in.memory, stand_in.of_npu);
+    stand_in.compared += size;
+    for (uint32_t i = 0; i < size; i++) {
+        int by = abs(out[i] - stand_in.of_npu[i]);
+        stand_in.by[by < 2 ? by : 2]++;
+    }
+    if (strcmp(arithmetic, "npu") == 0)
+        memcpy(out, stand_in.of_npu, size);
+}
+
+static void tell_differences(void)
+{
+    const char *path = getenv("LL_ATON_STAND_IN_DIFFERENCES");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (!file)
+        return;
+    fprintf(file, "%llu %llu %llu\n", (unsigned long long)stand_in.compared, (unsigned long long)stand_in.by[1],
+            (unsigned long long)stand_in.by[2]);
+    fclose(file);
+}
+
 void stand_in_infer(void)
 {
     const struct plan *plan = &stand_in.plan;
@@ -151,7 +187,8 @@ void stand_in_infer(void)
     memcpy(activation(stand_in.memory, &plan->tensors[plan->input]), input->npu + SHIFT, stand_in.head.input_bytes);
     const struct plan_op *op = (const struct plan_op *)plan->ops;
     for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op))
-        portable_kernels.ops[op->kind].run(plan, op, stand_in.memory);
+        run_op(op, getenv("LL_ATON_STAND_IN_ARITHMETIC"));
+    tell_differences();
     memcpy(output->npu + SHIFT, activation(stand_in.memory, &plan->tensors[plan->output]), stand_in.head.output_bytes);
     stand_in_written(output);
     stand_in.network.inferences++;
