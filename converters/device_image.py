@@ -6,7 +6,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -198,23 +198,30 @@ def build(
     train_section = struct.pack("<IIII", sum(s.count for s in segments), mu_max, len(segments), 0)
     train_section += b"".join(struct.pack("<II", s.offset, s.count) for s in segments)
     facts = {"segments": [[s.name, s.op] for s in segments], "ops": plan.op_names, "resize": preprocessing.resize}
-    common = {
+    contents = {
+        "TFLT": tflite,
+        "PLAN": plan.to_bytes(),
         "TRAN": train_section,
         "LOSS": struct.pack("<IIII", io.classes, loss.scale_q24, 0, 0) + loss.exp.astype("<u4").tobytes(),
         "INPT": _pack_input(inp),
+        "META": json.dumps({**(meta or {}), **facts}, sort_keys=True).encode(),
     }
-    about = json.dumps({**(meta or {}), **facts}, sort_keys=True).encode()
-    if npu is None:
-        return _pack({"TFLT": tflite, "PLAN": plan.to_bytes(), **common, "META": about})
-    _check_compiled(npu, tflite, segments)
-    nart = {"NART": pack(npu.section), "BLOB": npu.blob}
-    return _pack({**common, "TFLT": tflite, "META": about, **nart}, RUNNER_NEURAL_ART)
+    image = _pack(contents)
+    return image if npu is None else for_npu(image, npu)
 
 
-def _check_compiled(npu: CompiledNetwork, tflite: bytes, segments: Sequence[Segment]) -> None:
-    unpack(pack(npu.section), [s.count for s in segments])
-    if not np.array_equal(npu.get_weights(), read_weights(tflite, segments)):
+def for_npu(image: bytes, npu: CompiledNetwork) -> bytes:
+    """The image for the NPU of what an image for the int8 runner is of: the same model compiled, a map of its segments.
+
+    Raises UserError where the compiled network has other weights.
+    """
+    read, sections = DeviceImage.read(image), _read_sections(image, "the image")[1]
+    nart = pack(npu.section)
+    unpack(nart, [s.count for s in read.segments])
+    if not np.array_equal(npu.get_weights(), read.get_weights()):
         raise UserError("the compiled network has other weights than the model: compile the model that is converted.")
+    contents = {tag: sections[tag] for tag in ("TRAN", "LOSS", "INPT", "TFLT", "META")}
+    return _pack({**contents, "NART": nart, "BLOB": npu.blob}, RUNNER_NEURAL_ART)
 
 
 def _pack_input(inp: InputSpec) -> bytes:

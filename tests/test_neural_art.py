@@ -21,6 +21,7 @@ from npu_builds import bytes_in_order
 from tiny_model import tiny_tflite
 from tiny_run import write_fashion_mnist
 
+from converters.device_image import DeviceImage
 from converters.errors import UserError
 from converters.neural_art import profile, section, solver
 from converters.neural_art.checks import check
@@ -798,6 +799,8 @@ def test_convert_says_what_to_do_without_the_compiler_and_takes_what_it_made(tmp
     tflite = (tmp_path / "n" / "n.tflite").read_bytes()
     found = section.unpack((folder / "n.nart").read_bytes(), [s.count for s in trainable_segments(read_graph(tflite))])
     assert found.pools[0].address == 0x34200000
+    image = DeviceImage.read((folder / "n.zimg").read_bytes())
+    assert image.npu.section == found and image.tflite == tflite
 
 
 def test_convert_runs_the_compiler(tmp_path, data_dir, fake_compiler):
