@@ -10,7 +10,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* A frame of the deep layout, and a row of frames, with the zeros that pad them. */
+/* Bytes of a frame of the deep layout with the zeros behind it, and of a row of frames: 64 bits for what was not
+ * checked yet. */
 static uint64_t frame_size(const struct zo_entry *e, uint32_t outputs, uint32_t inputs)
 {
     uint64_t live = (uint64_t)outputs * inputs, multiple = e->p[3];
@@ -32,6 +33,12 @@ uint64_t zo_entry_size(const struct zo_entry *e)
     return e->family == ZO_INFLATED ? live * e->p[0] : live;
 }
 
+/* What follows is within a buffer that was checked: 32 bits do. */
+static uint32_t padded(const struct zo_entry *e, uint32_t live)
+{
+    return (live + e->p[3] - 1) / e->p[3] * e->p[3];
+}
+
 static struct strip blocked(const struct zo_entry *e, uint32_t o, uint32_t h, uint32_t w, uint32_t i)
 {
     uint32_t rows = e->box[ZO_H].count, columns = e->box[ZO_W].count, inputs = e->box[ZO_I].count;
@@ -43,10 +50,11 @@ static struct strip blocked(const struct zo_entry *e, uint32_t o, uint32_t h, ui
 
 static struct strip deep(const struct zo_entry *e, uint32_t o, uint32_t i)
 {
-    uint32_t in_o = o % e->p[0], in_i = i % e->p[1];
-    uint32_t n = least(e->p[0], e->box[ZO_O].count - (o - in_o)), d = least(e->p[1], e->box[ZO_I].count - (i - in_i));
+    uint32_t inputs = e->box[ZO_I].count, frames = inputs / e->p[1], in_o = o % e->p[0], in_i = i % e->p[1];
+    uint32_t n = least(e->p[0], e->box[ZO_O].count - (o - in_o)), d = least(e->p[1], inputs - (i - in_i));
     uint32_t in_g = in_o % e->p[2], g = least(e->p[2], n - (in_o - in_g));
-    uint32_t frame = (uint32_t)(o / e->p[0] * row_size(e, e->p[0]) + i / e->p[1] * frame_size(e, n, e->p[1]));
+    uint32_t row = frames * padded(e, e->p[0] * e->p[1]) + padded(e, e->p[0] * (inputs - frames * e->p[1]));
+    uint32_t frame = o / e->p[0] * row + i / e->p[1] * padded(e, n * e->p[1]);
     return (struct strip){frame + (in_o - in_g) * d + in_i * g + in_g, g, d - in_i};
 }
 
