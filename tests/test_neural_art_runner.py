@@ -6,6 +6,7 @@ import itertools
 import random
 import struct
 import zlib
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -14,7 +15,8 @@ import pytest
 from app_library import SANITIZE
 from npu_builds import MIXES, NETWORKS, NpuBuild, make_build, network, npu_board, with_entries
 from oracles import random_pixels
-from tiny_model import tiny_tflite
+from test_app_image import sections, with_crc
+from tiny_model import SHAPE, tiny_tflite
 
 from converters import device_image
 from converters.device_image import DeviceImage, InputSpec, Preprocessing
@@ -24,8 +26,8 @@ from converters.neural_art.section import SectionEntry
 from converters.tflite_model import read_weights
 from pipeline.targets import client
 from pipeline.targets.boards import open_board
-from pipeline.targets.client import CannotTrace
-from pipeline.targets.target import STOCHASTIC, Target, Update
+from pipeline.targets.client import Board, CannotTrace
+from pipeline.targets.target import NEAREST, STOCHASTIC, Target, Update
 from pipeline.targets.twin import Twin
 
 STEPS, Q, MU, BATCH, SAMPLES = 20, 2, 2, 8, 20
@@ -273,6 +275,57 @@ def test_the_weights_are_on_the_board_once(name, builds):
         assert memory["packed"] == memory["activations"] == 0
         sent = len(image.for_board())
         assert memory["weights"] + memory["model"] <= sent < len(image.npu.blob) + 8000 < len(image.raw)
+
+
+def test_no_word_of_an_image_makes_the_board_misbehave(tmp_path):
+    """Words of sections and table replaced, under a valid CRC: refused, or it trains; or it trains by a map that is
+    sound and wrong, which the simulation notices. Never more than that (test_sanitizers.py)."""
+    build = make_build(tmp_path / "compiled", tiny_tflite(), "inflated", solve=False)
+    image, rng = DeviceImage.read(build.image), random.Random(2)
+    raw = image.for_board()
+    spans = sections(raw)
+    targets = [at + 4 * i for tag in (b"TRAN", b"NART") for at, size in [spans[tag]] for i in range(size // 4)]
+    targets += [spans[tag][0] + 4 * rng.randrange(spans[tag][1] // 4) for tag in (b"LOSS", b"INPT") for _ in range(10)]
+    targets += [at for at in range(16, 32 + 16 * len(spans), 4)]
+    pixels = random_pixels(2, SHAPE, 0)
+    ends: Counter[str] = Counter()
+    waiting = [(at, rng.choice(EDGES)) for at in targets for _ in range(2)]
+    while waiting:
+        with npu_board(build) as board:
+            while waiting:
+                at, value = waiting.pop()
+                data = bytearray(raw)
+                data[at : at + 4] = value.to_bytes(4, "little")
+                end = end_of(board, with_crc(data), pixels)
+                ends[end] += 1
+                if end == "noticed":
+                    break
+    assert ends["refused"] > 100 and ends["trained"] > 5, ends
+
+
+EDGES = [0, 1, 2, 3, 4, 7, 8, 64, 127, 255, 256, 2**15, 2**16, 2**24, 2**31 - 1, 2**31, 2**32 - 64, 2**32 - 1]
+
+
+def end_of(board: Board, image: bytes, pixels: np.ndarray) -> str:
+    """What becomes of a board that is to load an image, probe and update."""
+    try:
+        board._command(client.LOAD_BEGIN, struct.pack("<II", len(image), zlib.crc32(image)))
+        board._command(client.LOAD_DATA, bytes(4) + image)
+        board._command(client.LOAD_END)
+    except UserError:
+        return "refused"
+    try:
+        board._command(client.PIXELS, bytes(4) + pixels.tobytes())
+        board._command(client.LABELS, struct.pack("<IHH", 0, 0, 1))
+        board._command(client.SELECT, struct.pack("<II", 0, 1))
+        board.probe(5, 1)
+        board.update(Update(NEAREST, 1, (9,), (1 << 18,)))
+        return "trained"
+    except UserError as error:
+        if "the board is gone" not in str(error):
+            return "trained"  # as far as its mu, labels or pixels let it
+        assert "exit code 70" in str(error) and "holds no weight" in str(error), error
+        return "noticed"
 
 
 # -- the NPU's arithmetic ----------------------------------------------------------------------------------------------
