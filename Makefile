@@ -1,17 +1,22 @@
 # make demo    adapt an INT8 ResNet18 to a shifted domain on the native board, with figures
 # make test    all tests
 # make bench-m55 [MODELS="a.tflite b.tflite"]    instructions of a forward pass on an emulated Cortex-M55
+# make firmware [BOARD=qemu_an547|stm32n6 [VARIANT=nucleo|dk]] [KERNELS=words|mve] [IMAGE=a.zimg]    build a board's firmware: its memory and worst-case stack
 # All set up .venv first if that is needed; everything is reused the second time.
 
 PYTHONS := python3.11 python3.10 python3
 PY := .venv/bin/python
 DEMO := runs/demo
 MODELS :=
+BOARD := qemu_an547
+KERNELS := words
+VARIANT :=
+IMAGE :=
 
-.PHONY: help setup demo test bench-m55 lint format clean
+.PHONY: help setup demo test bench-m55 firmware lint format clean
 
 help:
-	@sed -n '1,4s/^# //p' Makefile
+	@sed -n '1,5s/^# //p' Makefile
 
 setup: .venv/installed
 
@@ -47,6 +52,9 @@ test: setup
 
 bench-m55: setup
 	@$(PY) -m pipeline.bench_m55 $(MODELS)
+
+firmware: setup
+	@$(PY) -m pipeline.firmware --board $(BOARD) $(if $(VARIANT),--variant $(VARIANT)) --kernels $(KERNELS) $(if $(IMAGE),--image $(IMAGE))
 
 lint: setup
 	.venv/bin/ruff format --check

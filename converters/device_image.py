@@ -81,6 +81,7 @@ class DeviceImage:
     crc: int
     runner: int
     tflite: bytes
+    plan: np.ndarray  # words of the PLAN section, uint32; none in an image for the NPU
     mu_max: int
     segments: tuple[Segment, ...]
     input: InputSpec
@@ -142,6 +143,7 @@ class DeviceImage:
             crc=zlib.crc32(_for_board(data, runner)),
             runner=runner,
             tflite=tflite,
+            plan=np.frombuffer(sections.get("PLAN", b""), "<u4"),
             mu_max=mu_max,
             segments=segments,
             input=_read_input(sections["INPT"], meta["resize"]),

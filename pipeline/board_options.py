@@ -16,7 +16,9 @@ def board_options(*others: str, help: str = "What runs the network.") -> Callabl
     """Adds --board and NAMES. others: what --board may be besides a board."""
     options = [
         click.option("--board", type=click.Choice([*BOARDS, *others]), default="native", help=help),
-        click.option("--port", help="HOST:PORT of a native board that listens elsewhere."),
+        click.option(
+            "--port", help="HOST:PORT of a native board that listens elsewhere; PORT[@BAUD], serial, of an stm32n6."
+        ),
         click.option(
             "--threads", type=click.IntRange(1, 256), help="Threads of a native board or twin.  [default: all cores]"
         ),

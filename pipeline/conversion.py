@@ -14,12 +14,13 @@ from typing import Any
 
 import click
 
-from converters.device_image import Preprocessing, build
+from converters.device_image import DeviceImage, Preprocessing, build
 from converters.errors import UserError
 from converters.tflite_model import add_headroom, check_trainable, io_spec, read_graph, strip_softmax
-from pipeline import datasets, models
+from pipeline import datasets, fitting, models
 from pipeline.models import ModelSpec
 from pipeline.stages import Stages, write
+from pipeline.targets.memory import board_memory, fit, requirements
 
 EVALUATION_IMAGES = 5000  # the head of the test split: balanced, and enough to see half a point
 CALIBRATION_IMAGES = 512
@@ -51,6 +52,7 @@ class Settings:
     preprocessing: Preprocessing
     train: str
     allow_drop: float
+    board: str | None = None  # that the image has to fit
 
     @property
     def folder(self) -> Path:
@@ -93,7 +95,8 @@ def convert(settings: Settings) -> tuple[Path, Report]:
     """Run every stage that no earlier call with the same settings has left, and write the image.
 
     Leaves in settings.folder: the float network, NAME.int8.tflite, NAME.tflite (with headroom), NAME.zimg and
-    report.json. Raises UserError when something cannot be converted, or when more than the allowed accuracy is lost.
+    report.json. Raises UserError when something cannot be converted, when more than the allowed accuracy is lost, or
+    when the image, which is left there, does not fit the board.
     """
     if settings.model is not None and settings.model.name == "resnet18":
         _avoid_narrow_onednn(settings.model)
@@ -130,7 +133,18 @@ def convert(settings: Settings) -> tuple[Path, Report]:
         raise UserError(_explain(report, settings))
     path = settings.folder / f"{settings.name}.zimg"
     write(path, image)
+    if settings.board is not None:
+        _check_board(settings, path, image)
     return path, report
+
+
+def _check_board(settings: Settings, path: Path, image: bytes) -> None:
+    board = board_memory(settings.board)
+    need = requirements(DeviceImage.read(image), board.kernels)
+    if fit(need, board) is None:
+        return
+    advice = fitting.advice(settings.model, need, board, settings.mu_max) if settings.model is not None else ""
+    raise UserError(f"{fit(need, board, advice=advice)} {path} was written all the same, for a board with more memory.")
 
 
 def _given(settings: Settings) -> Network:
@@ -191,6 +205,8 @@ class _Host:
         from pipeline.models import training
 
         s, spec = self.settings, self.settings.model
+        if s.board is not None:  # before minutes of training are spent
+            fitting.check(spec, board_memory(s.board), s.mu_max)
         click.echo(f"{spec}: {s.epochs} epochs of pre-training (--epochs), then quantisation")
         data = self._dataset(spec.input_size, spec.input_size, spec.channels)
         keras.utils.set_random_seed(s.seed)
@@ -230,6 +246,8 @@ class _Host:
             model, _ = keras_to_int8.load_keras(file)
         if keras_to_int8.ends_in_softmax(model):
             model = keras_to_int8.without_softmax(model)
+        if s.board is not None and s.model is None and quantization == "qat":  # a built-in one was checked before
+            fitting.check_model(model, board_memory(s.board), s.mu_max)
         data = self._dataset(*keras_to_int8.check_shape(model)[0])
         calibration = training.scale(data.source.head(CALIBRATION_IMAGES).images, *self._range).numpy()
         if quantization == "ptq":

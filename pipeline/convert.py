@@ -14,8 +14,9 @@ from converters.errors import UserError
 from converters.neural_art import profile
 from pipeline import cli, datasets, models, neural_art
 from pipeline.conversion import Settings, convert
-from pipeline.models import ModelSpec
+from pipeline.models import ModelSpec, default_stem
 from pipeline.neural_art import NpuSettings
+from pipeline.targets.boards import BOARDS
 
 SCOPES = ("all", "head", "first-half", "second-half", "depthwise", "pointwise")
 
@@ -119,6 +120,11 @@ def _by_dataset(field: str) -> str:
     metavar="POINTS",
     help="Fail when the device's network is worse than the float one by more.",
 )
+@click.option(
+    "--board",
+    type=click.Choice(BOARDS),
+    help="Fail when the image does not fit this board: before training where that can be known.  [default: no check]",
+)
 @click.option("--npu", type=click.Choice(("neural_art",)), help="Map the weights in a network compiled for this NPU.")
 @click.option("--variant", type=click.Choice(profile.VARIANTS), default="nucleo", help="--npu: the board.")
 @click.option(
@@ -157,6 +163,7 @@ def main(
     mu_max: int,
     train: str,
     allow_drop: float,
+    board: str | None,
     npu: str | None,
     variant: str,
     compiled: Path | None,
@@ -179,6 +186,7 @@ def main(
       python -m pipeline.convert --name demo
       python -m pipeline.convert --model mobilenet_v2 --input-size 64 --dataset eurosat --data-dir ~/EuroSAT
       python -m pipeline.convert --keras my_model.keras --dataset eurosat --data-dir ~/EuroSAT --input-range 0 255
+      python -m pipeline.convert --tflite my_model.tflite --dataset fashion_mnist --board qemu_an547
       python -m pipeline.convert --tflite my_model.tflite --dataset fashion_mnist
       python -m pipeline.convert --name demo --npu neural_art --variant nucleo
     """
@@ -195,7 +203,7 @@ def main(
     spec = None
     if keras_file is None and tflite_file is None:
         size = input_size or training.size
-        stem = stem or ("small" if size <= 64 else "standard")
+        stem = stem or default_stem(size)
         classes = len(datasets.class_names(dataset))
         spec = ModelSpec(model or "resnet18", size, 3, classes, width, stem, alpha)
     given = keras_file or tflite_file
@@ -222,6 +230,7 @@ def main(
         preprocessing=Preprocessing((input_range[0],), (input_range[1],)),
         train=train,
         allow_drop=allow_drop,
+        board=board,
     )
     path, report = convert(settings)
     click.echo(f"wrote {path} ({path.stat().st_size:,} bytes), {100 * report.headroom:.2f} % right")

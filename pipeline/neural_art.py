@@ -20,7 +20,7 @@ from converters.tflite_model import Segment, read_graph, trainable_segments
 from pipeline.cli import count
 from pipeline.stages import write
 
-TOOL = "stedgeai"
+COMPILER = "stedgeai"
 PROBE_SEED = 1
 
 
@@ -44,10 +44,11 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     tflite, folder = model.read_bytes(), model.parent / "neural_art"
     segments = trainable_segments(read_graph(tflite))
     probe = folder / f"{model.stem}.probe.tflite"
-    pools = profile.memory_pools(_parameters(tflite, segments), settings.variant)
-    write(folder / profile.MPOOL_FILE, profile.mpool_file(pools).encode())
-    write(folder / profile.PROFILE_FILE, profile.profile_file().encode())
     write(probe, probe_model(tflite, PROBE_SEED))
+    if settings.compiled is None:
+        pools = profile.memory_pools(_parameter_bytes(tflite, segments), settings.variant)
+        write(folder / profile.MPOOL_FILE, profile.mpool_file(pools).encode())
+        write(folder / profile.PROFILE_FILE, profile.profile_file().encode())
     compiled = read_compiled(settings.compiled or _compile(folder, f"../{model.name}", "compiled"))
     other = None
     if settings.compiled_probe is not None:
@@ -70,29 +71,29 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     return image
 
 
-def _parameters(tflite: bytes, segments: tuple[Segment, ...]) -> int:
+def _parameter_bytes(tflite: bytes, segments: tuple[Segment, ...]) -> int:
     filters = filters_of(read_graph(tflite), segments)
     return profile.weight_bytes([(s.op, f.dims) for s, f in zip(segments, filters, strict=True)])
 
 
 def _compile(folder: Path, model: str, output: str) -> Path:
     command = profile.command(model, output)
-    if shutil.which(TOOL) is None:
+    if shutil.which(COMPILER) is None:
         raise UserError(
-            f"{TOOL}, the compiler for the Neural-ART NPU, is not on the PATH: install ST Edge AI Core with its "
+            f"{COMPILER}, the compiler for the Neural-ART NPU, is not on the PATH: install ST Edge AI Core with its "
             f"Neural-ART add-on (st.com/st-edge-ai), or, on a machine that has it, run `{shlex.join(command)}` in "
             f"{folder}, where its input was written (it reads the model from the folder above), and repeat this "
             f"command with --compiled {folder / output}."
         )
-    click.echo(f"compiling with {TOOL}: {shlex.join(command)}")
+    click.echo(f"compiling with {COMPILER}: {shlex.join(command)}")
     log = folder / f"{output}.log"
     with log.open("wb") as file:
         code = subprocess.run(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
     if code:
         said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         raise UserError(
-            f"{TOOL} failed with exit code {code} ({said[-1].strip() if said else 'it said nothing'}): {log} has all "
-            "that it said."
+            f"{COMPILER} failed with exit code {code} ({said[-1].strip() if said else 'it said nothing'}): {log} has "
+            "all that it said."
         )
     return folder / output
 

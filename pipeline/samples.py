@@ -50,7 +50,8 @@ class Samples:
         self._target, self._watch, self._progress = target, watch, progress
         self.train, self.test = train, test
         spare = info.capacity - len(train)
-        self.train_stays = spare >= min(batch, len(test))
+        self.most_that_stay = max(0, info.capacity - min(batch, len(test)))
+        self.train_stays = len(train) <= self.most_that_stay
         self.test_stays = spare >= len(test)
         self._spare_slot = len(train) if self.train_stays else 0
         self._piece = min(info.max_batch, info.capacity - self._spare_slot)

@@ -288,7 +288,15 @@ def _twin(run: Run) -> Target:
 
 def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
     config, watch = run.config, Stopwatch()
-    trainer = Trainer(run, target, Samples(target, train, test, config.batch, watch, cli.progress), watch)
+    samples = Samples(target, train, test, config.batch, watch, cli.progress)
+    trainer = Trainer(run, target, samples, watch)
+    if not samples.train_stays:
+        stay = f"; --samples {samples.most_that_stay} or fewer would stay there"
+        click.echo(
+            f"note: {board_title(target.info.board)} has room for {cli.count(target.info.capacity, 'image')}, so every "
+            f"batch is sent when its step comes{stay if samples.most_that_stay >= config.batch else ''}.",
+            err=True,
+        )
     click.echo(f"run {run.path}: {config.image} on {board_title(target.info.board)}, {config.domain}")
     with cli.progress(len(run.records), "restoring", "step", disable=not run.records) as bar:
         trainer.prepare()

@@ -252,7 +252,7 @@ def test_too_little_memory_is_a_sentence():
     open_with(2)
     model = (Path(__file__).parent / "fixtures" / "resnet18_w8_32.tflite").read_bytes()
     big = device_image.build(add_headroom(model, 4), Preprocessing())
-    with pytest.raises(UserError, match=r"the network needs [\d,]+ bytes beside its weights, the board has"):
+    with pytest.raises(UserError, match=r"does not fit the board native: activations .* or fewer --threads"):
         open_board("native", big, threads=64, memory=1, sanitize=SANITIZE)
 
 

@@ -19,6 +19,8 @@ from converters.keras_env import keras, tf
 from pipeline import convert, models
 from pipeline.models import ModelSpec
 from pipeline.stages import Stages, write
+from pipeline.targets.memory import BoardMemory
+from pipeline.targets.target import Region
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -324,3 +326,47 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(tmp_path, monkeypat
     with pytest.raises(UserError, match="No space left"):
         write(path, b"new")
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def small_board(name: str) -> BoardMemory:
+    """In the place of a board: 64 KiB for the image, 8 KiB to work in."""
+    regions = (Region(0, 64 << 10), Region(1, 8 << 10), Region(2, 64 << 10))
+    return BoardMemory(name, "words", 1, regions, {0: "PSRAM", 1: "SRAM", 2: "PSRAM"})
+
+
+def test_a_network_that_does_not_fit_is_refused_before_it_is_trained(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.conversion.board_memory", small_board)
+    common = ("--width", 4, "--board", "qemu_an547", "--data-dir", tmp_path / "absent", "--out", tmp_path / "out")
+    sentence = refused(run(*common))
+    assert "does not fit the board qemu_an547: the image takes" in sentence and "--width 2 (" in sentence
+    assert sentence.endswith("Nothing was trained.") and not (tmp_path / "out").exists()
+
+
+def test_an_image_that_does_not_fit_is_kept(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.conversion.board_memory", small_board)
+    common = ("--tflite", FIXTURES / "resnet18_w8_32.tflite", "--data-dir", data, "--out", tmp_path, "--name", "x")
+    sentence = refused(run(*common, "--board", "native"))
+    image = tmp_path / "x" / "x.zimg"
+    assert "more than the 65,536 that are there for it in PSRAM" in sentence
+    assert "the image may have at most 65,536 bytes" in sentence and f"{image} was written all the same" in sentence
+    DeviceImage.read(image.read_bytes())
+
+
+def test_a_keras_model_that_does_not_fit_is_refused_before_qat(data, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.conversion.board_memory", small_board)
+    file = saved(small_cnn(keras, size=64), tmp_path / "own.keras")
+    sentence = refused(run("--keras", file, "--data-dir", data, "--board", "native", "--out", tmp_path / "out"))
+    assert "activations (" in sentence and "that are there for it in SRAM" in sentence
+    assert sentence.endswith("Nothing was trained.")
+
+
+def test_the_check_changes_nothing(data, tmp_path):
+    common = ("--model", "mobilenet_v2", "--alpha", 0.1, "--data-dir", data, "--epochs", 0, "--quantization", "ptq",
+              "--allow-drop", 100, "--name", "x")  # fmt: skip
+    images = []
+    for options in ((), ("--board", "qemu_an547")):
+        keras.backend.clear_session()  # each as in a process of its own: names of layers are counted
+        result = run(*common, *options, "--out", tmp_path / str(len(images)))
+        assert result.exit_code == 0, result.output
+        images.append((tmp_path / str(len(images)) / "x" / "x.zimg").read_bytes())
+    assert images[0] == images[1]

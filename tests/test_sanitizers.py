@@ -33,6 +33,17 @@ def test_under_sanitizers(files, preload):
     env = dict(os.environ, ZO_SANITIZE=SANITIZE, UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
     if preload:
         env |= {"LD_PRELOAD": libasan(), "ASAN_OPTIONS": "detect_leaks=0"}  # Python's own leaks are not ours
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(str(HERE / f) for f in files)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        *(str(HERE / f) for f in files),
+    ]
     done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=HERE.parent)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -349,11 +349,16 @@ def test_a_small_store_gives_the_same_run(place, reference, monkeypatch):
     for capacity in (10, 45, 60):
         monkeypatch.setattr(twin_module, "CAPACITY", capacity)
         run = place / f"store-{capacity}"
-        assert train(place, run).exit_code == 0
+        result = train(place, run)
+        assert result.exit_code == 0
+        assert ("has room for 10 images, so every batch is sent" in result.output) == (capacity == 10)
         assert log_of(run) == log_of(reference)
         assert [m.accuracy for m in read_metrics(run)] == [m.accuracy for m in read_metrics(reference)]
         uploads = [line.seconds.get("upload") for line in read_metrics(run)[1:]]
         assert all(uploads) == (capacity == 10)
+    assert "; --samples" not in result.output
+    monkeypatch.setattr(twin_module, "CAPACITY", 30)
+    assert "; --samples 22 or fewer would stay there" in train(place, place / "store-30").output
     monkeypatch.setattr(twin_module, "CAPACITY", 7)
     result = train(place, place / "store-7")
     assert result.exit_code == 1 and "--batch 7" in result.output

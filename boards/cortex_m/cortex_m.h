@@ -18,6 +18,9 @@ enum mpu_access { MPU_READ_ONLY, MPU_READ_WRITE };
 /* Region number covers [base, end), both multiples of 32. Code runs only in executable regions. */
 void mpu_set_region(uint32_t number, uintptr_t base, uintptr_t end, enum mpu_access access, int executable);
 
+/* Where something before this program may have set regions of its own. */
+void mpu_disable(void);
+
 /* From now on; what no region covers is as the architecture's default map has it. */
 void mpu_enable(void);
 

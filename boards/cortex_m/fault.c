@@ -24,6 +24,7 @@ enum {
     FRAME_BYTES_FLOAT = 0x68, /* with s0 to s15 */
     EXC_RETURN_NO_FLOAT = 0x10,
     XPSR_PADDED = 1 << 9,
+    CFSR_STACK_OVERFLOW = 1 << 20,
 };
 
 extern uint32_t process_stack[];
@@ -74,15 +75,20 @@ __attribute__((used)) static void report(const struct exception_frame *frame, co
     static const char *const kept[] = {"r4", "r5", "r6", "r7", "r8", "r9", "r10", "r11"};
     uint32_t exception;
     __asm("mrs %0, ipsr" : "=r"(exception));
-    uintptr_t sp = (uintptr_t)frame + (exc_return & EXC_RETURN_NO_FLOAT ? FRAME_BYTES : FRAME_BYTES_FLOAT) +
-                   (frame->xpsr & XPSR_PADDED ? 4 : 0);
+    uintptr_t sp = (uintptr_t)frame;
+    /* Where the frame did not fit above the limit, the core set sp to the limit and pushed nothing. */
+    bool has_frame = !(SCB_CFSR & CFSR_STACK_OVERFLOW && sp <= (uintptr_t)process_stack);
+    if (has_frame)
+        sp +=
+            (exc_return & EXC_RETURN_NO_FLOAT ? FRAME_BYTES : FRAME_BYTES_FLOAT) + (frame->xpsr & XPSR_PADDED ? 4 : 0);
     board_print("\n@FAULT");
     print_word("exception", exception);
     print_word("cfsr", SCB_CFSR);
     print_word("hfsr", SCB_HFSR);
     print_word("mmfar", SCB_MMFAR);
     print_word("bfar", SCB_BFAR);
-    print_words(pushed, (const uint32_t *)frame, sizeof pushed / sizeof pushed[0]);
+    if (has_frame)
+        print_words(pushed, (const uint32_t *)frame, sizeof pushed / sizeof pushed[0]);
     print_words(kept, r4_to_r11, sizeof kept / sizeof kept[0]);
     print_word("sp", (uint32_t)sp);
     print_callers((const uint32_t *)((uintptr_t)frame & ~(uintptr_t)3));

@@ -26,6 +26,12 @@ void mpu_set_region(uint32_t number, uintptr_t base, uintptr_t end, enum mpu_acc
     MPU_RLAR = ((end - 1) & ~(uintptr_t)31) | RLAR_ENABLE;
 }
 
+void mpu_disable(void)
+{
+    MPU_CTRL = 0;
+    __asm volatile("dsb\n isb" ::: "memory");
+}
+
 void mpu_enable(void)
 {
     MPU_CTRL = CTRL_ENABLE | CTRL_DEFAULT_MAP;

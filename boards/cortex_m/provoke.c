@@ -2,7 +2,7 @@
 
 #include "cortex_m.h"
 
-enum { FRAME = 200 };
+enum { LARGE_FRAME = 200 };
 
 static void write_to(uintptr_t address)
 {
@@ -12,9 +12,16 @@ static void write_to(uintptr_t address)
 /* Deeper and deeper; the compiler cannot make a loop of it, since every level's array is used after the call. */
 static uint32_t overflow_stack(uint32_t depth)
 {
-    volatile uint8_t frame[FRAME];
-    frame[depth % FRAME] = (uint8_t)depth;
-    return depth == UINT32_MAX ? 0 : overflow_stack(depth + 1) + frame[depth % FRAME];
+    volatile uint8_t frame[LARGE_FRAME];
+    frame[depth % LARGE_FRAME] = (uint8_t)depth;
+    return depth == UINT32_MAX ? 0 : overflow_stack(depth + 1) + frame[depth % LARGE_FRAME];
+}
+
+/* In small steps: in the end there is no room for what the core saves when it takes the exception. */
+__attribute__((noinline)) static uint32_t creep_over_stack(uint32_t depth)
+{
+    volatile uint32_t word = depth;
+    return depth == UINT32_MAX ? 0 : creep_over_stack(depth + 1) + word;
 }
 
 static void hang(void)
@@ -23,15 +30,18 @@ static void hang(void)
         continue;
 }
 
-void app_provoke(uint32_t which)
+void app_provoke(uint32_t which, uint32_t address)
 {
     static uint16_t code[] = {0x4770}; /* bx lr */
     switch (which) {
-    case PROVOKE_NULL_WRITE:
-        write_to(0);
+    case PROVOKE_WRITE:
+        write_to(address);
         break;
     case PROVOKE_STACK_OVERFLOW:
         overflow_stack(0);
+        break;
+    case PROVOKE_STACK_CREEP:
+        creep_over_stack(0);
         break;
     case PROVOKE_UNDEFINED_INSTRUCTION:
         __asm volatile("udf #0");

@@ -5,16 +5,23 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "board_config.h" /* BOARD_STACK_BYTES; BOARD_UART_IRQ where the board receives by interrupt */
+#include "board_config.h" /* BOARD_STACK_BYTES; BOARD_UART_IRQ, BOARD_WATCHDOG_IRQ, BOARD_TICK where there are such */
 #include "cortex_m.h"
 #include "fault.h"
 
 enum { HANDLER_STACK_BYTES = 1024 };
 
-#define SCB_CCR   REGISTER(0xE000ED14u)
-#define SCB_SHCSR REGISTER(0xE000ED24u)
+#define SYST_CSR     REGISTER(0xE000E010u)
+#define NVIC_ICER(i) REGISTER(0xE000E180u + 4 * (i))
+#define NVIC_ICPR(i) REGISTER(0xE000E280u + 4 * (i))
+#define SCB_ICSR     REGISTER(0xE000ED04u)
+#define SCB_CCR      REGISTER(0xE000ED14u)
+#define SCB_SHCSR    REGISTER(0xE000ED24u)
 
 enum {
+    NVIC_WORDS = 16, /* of 32 interrupts each: what the architecture has at most */
+    ICSR_PENDSTCLR = 1 << 25,
+    ICSR_PENDSVCLR = 1 << 27,
     CCR_DIVIDE_BY_ZERO_TRAP = 1 << 4,
     CCR_LOW_OVERHEAD_LOOPS = 1 << 19,
     SHCSR_SEPARATE_FAULTS = 0xF << 16, /* memory, bus, usage, secure */
@@ -38,9 +45,21 @@ size_t process_stack_used(void)
     return (size_t)((const uint8_t *)(process_stack + BOARD_STACK_BYTES / 4) - (const uint8_t *)low);
 }
 
+/* There are no handlers for what something before this program may have enabled. */
+static void silence_interrupts(void)
+{
+    SYST_CSR = 0;
+    SCB_ICSR = ICSR_PENDSTCLR | ICSR_PENDSVCLR;
+    for (int i = 0; i < NVIC_WORDS; i++) {
+        NVIC_ICER(i) = UINT32_MAX;
+        NVIC_ICPR(i) = UINT32_MAX;
+    }
+}
+
 /* On the handlers' stack still. */
 __attribute__((used)) static void prepare(void)
 {
+    silence_interrupts();
     SCB_CCR |= CCR_LOW_OVERHEAD_LOOPS | CCR_DIVIDE_BY_ZERO_TRAP;
     SCB_SHCSR |= SHCSR_SEPARATE_FAULTS;
     memcpy(data_start, data_load, (uintptr_t)data_end - (uintptr_t)data_start);
@@ -56,26 +75,31 @@ __attribute__((used)) static void run(void)
     board_exit(main());
 }
 
-/* FPU and Helium come first: the compiler may use them anywhere. Then the stacks: 2 in CONTROL is "thread mode on
- * PSP". */
+/* As after a reset, also where a debugger or a boot ROM jumped here: no interrupts, privileged thread mode, the
+ * handlers' stack, these vectors. FPU and Helium come before any C: the compiler may use them anywhere. Then the
+ * stacks: 2 in CONTROL is "thread mode on PSP". */
 __attribute__((naked)) void reset(void)
 {
-    __asm("ldr r0, =0xE000ED88\n" /* CPACR */
+    __asm("cpsid i\n cpsie f\n mov r0, #0\n msr basepri, r0\n msr control, r0\n isb\n msr msplim, r0\n"
+          "ldr r0, =0xE000ED08\n ldr r1, =vectors\n str r1, [r0]\n" /* VTOR */
+          "ldr r0, [r1]\n msr msp, r0\n"
+          "ldr r0, =0xE000ED88\n" /* CPACR */
           "ldr r1, [r0]\n orr r1, #0xF00000\n str r1, [r0]\n dsb\n isb\n"
           "ldr r0, =handler_stack\n msr msplim, r0\n"
           "bl prepare\n"
           "ldr r0, =process_stack\n msr psplim, r0\n"
           "add r0, %0\n msr psp, r0\n"
-          "mov r0, #2\n msr control, r0\n isb\n mov lr, #0\n" /* nobody called */
+          "mov r0, #2\n msr control, r0\n isb\n cpsie i\n mov lr, #0\n" /* nobody called */
           "b run" ::"i"(BOARD_STACK_BYTES));
 }
 
 __attribute__((weak)) void board_uart_interrupt(void); /* not in firmware without a link */
+void board_tick(void);
 
 __attribute__((section(".vectors"), used)) static const void *const vectors[] = {
     handler_stack + HANDLER_STACK_BYTES / 4,
     reset,
-    [2] = fault_handler,  /* NMI: the watchdog */
+    [2] = fault_handler,  /* NMI: the watchdog of some boards */
     [3] = fault_handler,  /* HardFault */
     [4] = fault_handler,  /* MemManage */
     [5] = fault_handler,  /* BusFault */
@@ -84,7 +108,14 @@ __attribute__((section(".vectors"), used)) static const void *const vectors[] = 
     [11] = fault_handler, /* SVCall, DebugMonitor, PendSV, SysTick: not in use */
     [12] = fault_handler,
     [14] = fault_handler,
+#ifdef BOARD_TICK
+    [15] = board_tick, /* SysTick */
+#else
     [15] = fault_handler,
+#endif
+#ifdef BOARD_WATCHDOG_IRQ
+    [16 + BOARD_WATCHDOG_IRQ] = fault_handler, /* where it is no NMI */
+#endif
 #ifdef BOARD_UART_IRQ
     [16 + BOARD_UART_IRQ] = board_uart_interrupt,
 #endif

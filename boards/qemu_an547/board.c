@@ -7,17 +7,18 @@
 
 enum { EXIT_FAULT = 70 };
 
-extern uint8_t text_start[], text_end[], itcm_end[], dtcm_start[], dtcm_end[], sram_start[], sram_end[], ddr_start[],
-    ddr_end[];
+extern uint8_t text_start[], text_end[], dtcm_start[], ddr_start[], ddr_end[];
 
-/* Address 0 is memory on this machine, with the vector table. Made read-only, as all code is, a write through a null
- * pointer is a fault; a read cannot be. */
+enum { DATA_END = 0x40000000 }; /* DTCM, SRAM, QSPI and second addresses of all three */
+
+/* Address 0 is memory on this machine, with the vector table. Made read-only, as all of ITCM is under both of its
+ * addresses, a write through a null pointer is a fault; a read cannot be. Peripherals are not executable by default. */
 void board_protect_memory(void)
 {
     mpu_set_region(0, 0, (uintptr_t)text_start, MPU_READ_ONLY, false);
-    mpu_set_region(1, (uintptr_t)text_start, (uintptr_t)itcm_end, MPU_READ_ONLY, true);
-    mpu_set_region(2, (uintptr_t)dtcm_start, (uintptr_t)dtcm_end, MPU_READ_WRITE, false);
-    mpu_set_region(3, (uintptr_t)sram_start, (uintptr_t)sram_end, MPU_READ_WRITE, false);
+    mpu_set_region(1, (uintptr_t)text_start, (uintptr_t)text_end, MPU_READ_ONLY, true);
+    mpu_set_region(2, (uintptr_t)text_end, (uintptr_t)dtcm_start, MPU_READ_ONLY, false);
+    mpu_set_region(3, (uintptr_t)dtcm_start, DATA_END, MPU_READ_WRITE, false);
     mpu_set_region(4, (uintptr_t)ddr_start, (uintptr_t)ddr_end, MPU_READ_WRITE, false);
     mpu_enable();
 }

@@ -1,27 +1,11 @@
 # A Cortex-M55 in emulation: QEMU's mps3-an547.
-set(CMAKE_POSITION_INDEPENDENT_CODE OFF)
-# The loops of runners/int8/mve take every register, the frame pointer as well. -g: a fault is reported with its line.
-add_compile_options(-ffunction-sections -fdata-sections -fomit-frame-pointer -g)
-
-set(CORTEX_M_DIR ${BOARD_DIR}/../cortex_m)
-include_directories(${CORTEX_M_DIR})
+include(${BOARD_DIR}/../cortex_m/firmware.cmake)
 set(AN547_LINK_SCRIPT ${BOARD_DIR}/an547.ld)
-add_library(an547 OBJECT ${BOARD_DIR}/board.c ${CORTEX_M_DIR}/startup.c ${CORTEX_M_DIR}/fault.c ${CORTEX_M_DIR}/mpu.c)
+add_library(an547 OBJECT ${BOARD_DIR}/board.c ${CORTEX_M_SOURCES})
 
-function(add_firmware name)
-  add_executable(${name} ${ARGN} $<TARGET_OBJECTS:an547>)
-  target_link_options(${name} PRIVATE -nostartfiles --specs=nano.specs -T${AN547_LINK_SCRIPT} -Wl,--gc-sections)
-  set_target_properties(${name} PROPERTIES LINK_DEPENDS ${AN547_LINK_SCRIPT} SUFFIX .elf)
-endfunction()
-
-add_firmware(zo_board ${APP_SOURCES} ${BOARD_DIR}/port.c)
-
-option(PROVOKE "firmware for tests: faults by command, an impatient watchdog" OFF)
-if(PROVOKE)
-  target_sources(zo_board PRIVATE ${CORTEX_M_DIR}/provoke.c)
-  target_compile_definitions(zo_board PRIVATE PROVOKE BOARD_WATCHDOG_SECONDS=2)
-endif()
+add_firmware(zo_board ${AN547_LINK_SCRIPT} ${APP_SOURCES} ${BOARD_DIR}/port.c $<TARGET_OBJECTS:an547>)
+let_faults_be_provoked(zo_board)
 
 list(FILTER APP_SOURCES EXCLUDE REGEX "/tflm_app/app/") # no commands, no link
-add_firmware(m55_bench ${APP_SOURCES} ${BOARD_DIR}/bench.c)
-add_firmware(m55_zo ${APP_SOURCES} ${BOARD_DIR}/zo_cases.c)
+add_firmware(m55_bench ${AN547_LINK_SCRIPT} ${APP_SOURCES} ${BOARD_DIR}/bench.c $<TARGET_OBJECTS:an547>)
+add_firmware(m55_zo ${AN547_LINK_SCRIPT} ${APP_SOURCES} ${BOARD_DIR}/zo_cases.c $<TARGET_OBJECTS:an547>)

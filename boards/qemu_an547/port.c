@@ -1,9 +1,10 @@
 /* The board on QEMU's mps3-an547. QEMU's command line for the firmware chooses the link and the memory:
  *
- *   pipe MIB    frames through standard input and output of QEMU, by semihosting: fast, and nothing is lost
- *   uart MIB    frames through UART0, which holds one byte; interrupt and ring, as on hardware
+ *   pipe MIB [counted]    frames through standard input and output of QEMU, by semihosting: fast, and nothing is lost
+ *   uart MIB              frames through UART0, which holds one byte; interrupt and ring, as on hardware
  *
- * MIB: of DDR that image and samples may take. */
+ * MIB: of DDR that image and samples may take. counted: the clock counts instructions (-icount), 31 million a second.
+ */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 enum {
     WORK_BYTES = 4 << 20,     /* SRAM */
     LARGE_BYTES = 1024 << 20, /* DDR */
+    COUNTED_SLOWDOWN = 20,
 };
 
 #ifndef BOARD_WATCHDOG_SECONDS
@@ -31,6 +33,7 @@ static uint8_t large[LARGE_BYTES] __attribute__((section(".ddr"), aligned(64)));
 static struct {
     struct port_region work, large;
     bool uart;
+    uint32_t watchdog_seconds;
     int32_t in, out; /* handles of the pipe */
 } board = {.work = {work, sizeof work, 0}, .large = {large, sizeof large, 0}};
 
@@ -62,7 +65,7 @@ enum {
 _Static_assert(RING_BYTES > BOARD_MAX_PAYLOAD + FRAME_OVERHEAD + BOARD_MAX_PAYLOAD / 254 + 8, "a frame fits");
 
 static struct {
-    uint8_t bytes[RING_BYTES];
+    volatile uint8_t bytes[RING_BYTES];
     volatile uint32_t head, tail; /* written by the interrupt, by the reader */
 } ring;
 
@@ -119,7 +122,7 @@ size_t port_read(uint8_t *to, size_t max)
 {
     watchdog_stop();
     size_t got = board.uart ? uart_read(to, max) : semihosting_read(board.in, to, (uint32_t)max);
-    watchdog_start(BOARD_WATCHDOG_SECONDS);
+    watchdog_start(board.watchdog_seconds);
     return got;
 }
 
@@ -175,9 +178,11 @@ static void read_command_line(void)
     if (!semihosting_command_line(line, sizeof line))
         fail("zo_board: no command line\n");
     board.uart = strstr(line, "uart") != NULL;
+    /* A second of the counted clock is as many instructions as the emulator executes in a fraction of one. */
+    board.watchdog_seconds = BOARD_WATCHDOG_SECONDS * (strstr(line, "counted") ? COUNTED_SLOWDOWN : 1);
     uint32_t mib = 0;
-    for (const char *p = line; *p; p++)
-        mib = *p >= '0' && *p <= '9' ? 10 * mib + (uint32_t)(*p - '0') : 0;
+    for (const char *p = line + strcspn(line, "0123456789"); *p >= '0' && *p <= '9'; p++)
+        mib = 10 * mib + (uint32_t)(*p - '0');
     if (mib < 1 || mib > LARGE_BYTES >> 20)
         fail("zo_board: between 1 and 1024 MiB of memory\n");
     board.large.size = (size_t)mib << 20;

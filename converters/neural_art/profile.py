@@ -71,25 +71,26 @@ def weight_bytes(filters: Sequence[tuple[str, Dims]]) -> int:
 def memory_pools(parameters: int, variant: str) -> tuple[MemoryPool, ...]:
     """Weights in the NPU's first banks, as many as they need; activations in the rest and in AXISRAM2.
 
-    parameters: bytes, see weight_bytes. Raises UserError when they leave no bank for activations and the board has no
-    PSRAM; on the DK they lie there then, which is slower.
+    parameters: bytes, see weight_bytes. What does not fit lies in the DK's PSRAM, which is slower. Raises UserError
+    where the board has no memory of that size.
     """
     banks = max(1, -(-parameters // BANK))
-    if banks < BANKS:
-        split = NPU_RAM + banks * BANK
-        weights = MemoryPool("WEIGHTS", NPU_RAM, banks * BANK, "ACC_READ", _NPU_SRAM)
-        fast = MemoryPool("ACTIVATIONS", split, (BANKS - banks) * BANK, "ACC_WRITE", _NPU_SRAM)
+    pools = []
+    if banks <= BANKS:
+        pools.append(MemoryPool("WEIGHTS", NPU_RAM, banks * BANK, "ACC_READ", _NPU_SRAM))
     elif variant == "dk" and parameters <= PSRAM_SIZE:
-        weights = MemoryPool("WEIGHTS", PSRAM, PSRAM_SIZE, "ACC_READ", _PSRAM)
-        fast = MemoryPool("ACTIVATIONS", NPU_RAM, BANKS * BANK, "ACC_WRITE", _NPU_SRAM)
+        pools.append(MemoryPool("WEIGHTS", PSRAM, PSRAM_SIZE, "ACC_READ", _PSRAM))
+        banks = 0
     else:
-        limit = PSRAM_SIZE if variant == "dk" else (BANKS - 1) * BANK
+        limit = PSRAM_SIZE if variant == "dk" else BANKS * BANK
         hint = "" if variant == "dk" else ", or use the DK (--variant dk), which has 32 MiB of PSRAM"
         raise UserError(
             f"the network may need {parameters:,} bytes of RAM for parameters, more than the {limit:,} that are there: "
             f"take a narrower one{hint}."
         )
-    return weights, fast, MemoryPool("CPU_RAM", CPU_RAM, CPU_RAM_SIZE, "ACC_WRITE", _CPU_SRAM)
+    if banks < BANKS:
+        pools.append(MemoryPool("ACTIVATIONS", NPU_RAM + banks * BANK, (BANKS - banks) * BANK, "ACC_WRITE", _NPU_SRAM))
+    return *pools, MemoryPool("CPU_RAM", CPU_RAM, CPU_RAM_SIZE, "ACC_WRITE", _CPU_SRAM)
 
 
 def mpool_file(pools: Sequence[MemoryPool]) -> str:

@@ -22,7 +22,7 @@ ALIGN = 16
 
 
 @dataclass(frozen=True)
-class Tool:
+class Compiler:
     """How a version of the compiler calls itself and its files."""
 
     core: str
@@ -31,12 +31,12 @@ class Tool:
     info: str = "network_c_info.json"
 
 
-TOOLS = {
-    "2.1": Tool("2.1.0-20194 329b0e98d", "1.1.0-31"),
-    "3.0": Tool("3.0.0-20426 123672867", "1.1.3-8"),
-    "10.2": Tool("2.2.0-20266 adfbe9e7d", "1.1.1-14", "my_network_atonbuf.{pool}.raw", "my_network_c_info.json"),
-    "4.0": Tool("4.0.0-20500 6213daaee", "1.1.4-1"),
-    "workspace": Tool("3.0.0-20426 123672867", "1.1.3-8", "atonbuf.{pool}.raw", "c_info.json"),
+COMPILERS = {
+    "2.1": Compiler("2.1.0-1", "1.1.0-1"),
+    "3.0": Compiler("3.0.0-1", "1.1.3-1"),
+    "10.2": Compiler("2.2.0-1", "1.1.1-1", "my_network_atonbuf.{pool}.raw", "my_network_c_info.json"),
+    "4.0": Compiler("4.0.0-1", "1.2.0-1"),
+    "workspace": Compiler("3.0.0-1", "1.1.3-1", "atonbuf.{pool}.raw", "c_info.json"),
 }
 
 
@@ -54,7 +54,7 @@ class Layer:
 class Build:
     """Where things go. cpu: kinds of node that a CPU epoch at the end computes."""
 
-    tool: Tool = TOOLS["3.0"]
+    compiler: Compiler = COMPILERS["3.0"]
     weights_address: int = 0x34200000
     weights_size: int = 3 * 448 << 10
     activations_address: int = 0x34350000
@@ -135,8 +135,8 @@ def write_compiled(folder: Path, build: Build) -> dict[str, Any]:
         "json_schema_version": "2.0",
         "environment": {
             "tools": [
-                {"name": "ST.EdgeAI.Core", "version": build.tool.core, "arguments": "", "environment": []},
-                {"name": "ATONN Compiler", "version": build.tool.atonn, "arguments": "", "environment": []},
+                {"name": "ST.EdgeAI.Core", "version": build.compiler.core, "arguments": "", "environment": []},
+                {"name": "ATONN Compiler", "version": build.compiler.atonn, "arguments": "", "environment": []},
             ]
         },
         "memory_pools": _pools(build, len(pool)),
@@ -146,8 +146,8 @@ def write_compiled(folder: Path, build: Build) -> dict[str, Any]:
         "ec_blobs_info": [],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / build.tool.raw.format(pool="WEIGHTS")).write_bytes(pool)
-    (folder / build.tool.info).write_text(json.dumps(info, indent=1))
+    (folder / build.compiler.raw.format(pool="WEIGHTS")).write_bytes(pool)
+    (folder / build.compiler.info).write_text(json.dumps(info, indent=1))
     return info
 
 

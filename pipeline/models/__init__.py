@@ -28,6 +28,11 @@ class ModelSpec:
         return f"{self.name} ({own}) at {self.input_size}x{self.input_size}x{self.channels}, {self.classes} classes"
 
 
+def default_stem(input_size: int) -> str:
+    """Of a ResNet18 for images of this size."""
+    return "small" if input_size <= 64 else "standard"
+
+
 def build(spec: ModelSpec) -> keras.Model:
     """An untrained tf-keras model with logits out."""
     if spec.name == "resnet18":

@@ -12,6 +12,7 @@ import numpy as np
 from converters.device_image import DeviceImage
 from converters.errors import UserError
 from pipeline.targets.link import Link, LinkClosed, Refused
+from pipeline.targets.memory import BoardMemory, fit, requirements
 from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, Region, TargetInfo, Update, UpdateResult
 
 PROTOCOL_VERSION = 2
@@ -33,6 +34,7 @@ MEMORY_ROWS = (
 
 QUICK_TIMEOUT = 10.0  # s, for commands that only move bytes
 COMPUTE_TIMEOUT = 600.0  # s, for commands that run forward passes
+BULK_TIMEOUT = 60.0  # s, for BULK_BYTES
 BULK_BYTES = 1 << 18
 
 
@@ -98,8 +100,8 @@ class Board:
         """Load the image. describe_end tells, when the link is gone, what became of the board."""
         self._link = link
         self._describe_end = describe_end
-        self.image = DeviceImage.read(image)
         try:
+            self.image = DeviceImage.read(image)
             self.info = self._hello()
             self._load()
         except BaseException:
@@ -122,7 +124,7 @@ class Board:
         raise (CannotTrace if e.code == TRACE_MISSING else UserError)(sentence(e.a, e.b)) from e
 
     def _hello(self) -> TargetInfo:
-        reply = self._command(HELLO)
+        reply = self._command(HELLO, timeout=COMPUTE_TIMEOUT if hasattr(self, "info") else QUICK_TIMEOUT)
         if len(reply) < 2 or int.from_bytes(reply[:2], "little") != PROTOCOL_VERSION or len(reply) != _HELLO.size:
             found = int.from_bytes(reply[:2], "little")
             raise UserError(
@@ -154,7 +156,11 @@ class Board:
         )
 
     def _load(self) -> None:
+        """Send the image. Raises UserError before that when the board has too little memory for it."""
         raw = self.image.for_board()
+        memory = BoardMemory.of(self.info) if self.image.npu is None else None  # a compiled network needs what it needs
+        if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
+            raise UserError(why)
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
         self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4)
         self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
@@ -169,7 +175,7 @@ class Board:
         for at in range(0, len(data), step):
             piece = data[at : at + step]
             if self._bulk:
-                self._command(bulk, struct.pack("<II", offset + at, len(piece)), bulk=piece)
+                self._command(bulk, struct.pack("<II", offset + at, len(piece)), bulk=piece, timeout=BULK_TIMEOUT)
             else:
                 self._command(framed, struct.pack("<I", offset + at) + piece)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 EXCEPTIONS = {
-    2: "the watchdog", 3: "HardFault", 4: "MemManage fault", 5: "BusFault", 6: "UsageFault", 7: "SecureFault",
+    3: "HardFault", 4: "MemManage fault", 5: "BusFault", 6: "UsageFault", 7: "SecureFault",
 }  # fmt: skip
 CAUSES = {  # bits of CFSR
     0: "code fetched from memory that is not executable",
@@ -43,6 +43,8 @@ HARD_CAUSES = {  # bits of HFSR, for a HardFault without one of CFSR
     30: "a fault that could not be taken as what it was",
     31: "a breakpoint without a debugger",
 }
+WATCHDOGS = (2, 34)  # the NMI; the STM32N6's interrupt 18
+REPORT_START, REPORT_END = b"\n@FAULT exception=", b"@END\n"
 MMFAR_VALID, BFAR_VALID, STACK_OVERFLOW = 1 << 7, 1 << 15, 1 << 20
 REGISTERS = (*(f"r{i}" for i in range(13)), "sp", "lr", "pc", "xpsr", "cfsr", "hfsr", "mmfar", "bfar")
 
@@ -76,7 +78,7 @@ class Fault:
         """ "stack overflow (UsageFault)"."""
         if self.exception is None:
             return "the core locked up (a fault where none could be taken)"
-        if self.exception == 2:
+        if self.exception in WATCHDOGS:
             return "the watchdog ran out (a command made no progress)"
         name = EXCEPTIONS.get(self.exception, f"exception {self.exception}")
         cfsr = self.registers["cfsr"]
@@ -95,8 +97,10 @@ class Fault:
         pc = self.registers.get("pc", 0)
         # A return address has bit 0 set and is that of the next instruction; the call, of two or four, stands before.
         places = _places(firmware, [pc, *(a - 3 for a in self.callers)])
-        where = places[0] or f"0x{pc:08x}"
         callers = list(dict.fromkeys(p for p in places[1:] if p))
+        where = places[0] or f"0x{pc:08x}"
+        if "pc" not in self.registers:  # no room on the stack for the core to save it
+            where = f"or below {callers.pop(0)}" if callers else "an unknown place"
         called = f" On the stack: {', '.join(callers)}." if callers else ""
         values = [f"{name:>5} {self.registers[name]:08x}" for name in REGISTERS if name in self.registers]
         table = "\n".join("  ".join(values[i : i + 7]) for i in range(0, len(values), 7))

@@ -66,8 +66,11 @@ void app_run(struct app *app);
 /* Execute the command in app->request and leave the answer in app->reply (commands.c). */
 void app_execute(struct app *app);
 
-/* The next size of the bytes that follow the command's frame. */
-void app_receive_bulk(struct app *app, uint8_t *to, uint32_t size);
+/* Bytes that follow the frame of a command, on links that take them. Whether the command took them, was refused or
+ * repeated: none are left when it is answered. */
+void app_expect_bulk(struct app *app);
+void app_receive_bulk(struct app *app, uint8_t *to, uint32_t size); /* the next size of them */
+void app_skip_bulk(struct app *app);
 
 /* Image and memory (load.c). */
 struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc);

@@ -349,7 +349,17 @@ static struct status profile(struct app *app, const uint8_t *payload, uint32_t s
     return r->samples ? ok() : STATUS(STATUS_PROFILE_MISSING, 0, 0);
 }
 
-/* Bulk bytes follow their frame whether the command takes them or is refused: what nobody took goes here. */
+static bool is_bulk(uint8_t command)
+{
+    return command == COMMAND_LOAD_BULK || command == COMMAND_PIXELS_BULK;
+}
+
+void app_expect_bulk(struct app *app)
+{
+    bool follows = is_bulk(app->request.type) && app->request.size == sizeof(struct bulk) && port_link_is_reliable();
+    app->bulk_left = follows ? ((const struct bulk *)app->request.payload)->size : 0;
+}
+
 void app_receive_bulk(struct app *app, uint8_t *to, uint32_t size)
 {
     app->bulk_left -= size;
@@ -357,24 +367,20 @@ void app_receive_bulk(struct app *app, uint8_t *to, uint32_t size)
         app->bulk_left = 0; /* the link closed, as the next read will find */
 }
 
-static void skip_bulk(struct app *app)
+void app_skip_bulk(struct app *app)
 {
     while (app->bulk_left)
-        app_receive_bulk(app, app->reply, least(app->bulk_left, sizeof app->reply));
-}
-
-static bool is_bulk(uint8_t command)
-{
-    return command == COMMAND_LOAD_BULK || command == COMMAND_PIXELS_BULK;
+        app_receive_bulk(app, app->request.payload, least(app->bulk_left, BOARD_MAX_PAYLOAD));
 }
 
 #ifdef PROVOKE
 static struct status provoke(struct app *app, const uint8_t *payload, uint32_t size)
 {
     (void)app;
-    if (size != sizeof(uint32_t))
-        return STATUS(STATUS_BAD_LENGTH, size, sizeof(uint32_t));
-    app_provoke(*(const uint32_t *)payload);
+    const uint32_t *p = (const uint32_t *)payload;
+    if (size != sizeof p[0] && size != 2 * sizeof p[0])
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof p[0]);
+    app_provoke(p[0], size == sizeof p[0] ? 0 : p[1]);
     return ok();
 }
 #endif
@@ -428,14 +434,8 @@ void app_execute(struct app *app)
     app->reply_type = app->request.type | REPLY_OK;
     if (app->request.type != COMMAND_TRACE)
         app->traced = NULL; /* any other command may change what a trace would find */
-    app->bulk_left = 0;
-    struct status status = STATUS(STATUS_BULK, 0, 0);
-    if (!is_bulk(app->request.type) || port_link_is_reliable()) {
-        if (is_bulk(app->request.type) && app->request.size == sizeof(struct bulk))
-            app->bulk_left = ((const struct bulk *)app->request.payload)->size;
-        status = execute(app);
-        skip_bulk(app);
-    }
+    bool can = !is_bulk(app->request.type) || port_link_is_reliable();
+    struct status status = can ? execute(app) : STATUS(STATUS_BULK, 0, 0);
     if (status.code) {
         app->reply_type = REPLY_REFUSED;
         struct refusal *refusal = reply(app, sizeof *refusal);

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-/* Payload of COMMAND_PROVOKE, u32. No answer comes. */
+/* Payload of COMMAND_PROVOKE, u32; then an address u32, where one is written to. No answer comes. */
 enum provocation {
-    PROVOKE_NULL_WRITE = 0,
+    PROVOKE_WRITE = 0,
     PROVOKE_STACK_OVERFLOW = 1,
     PROVOKE_UNDEFINED_INSTRUCTION = 2,
     PROVOKE_BUS_FAULT = 3,
@@ -15,8 +15,9 @@ enum provocation {
     PROVOKE_HARD_FAULT = 6,
     PROVOKE_DATA_AS_CODE = 7,
     PROVOKE_DIVISION_BY_ZERO = 8,
+    PROVOKE_STACK_CREEP = 9,
 };
 
-void app_provoke(uint32_t which);
+void app_provoke(uint32_t which, uint32_t address);
 
 #endif

@@ -145,6 +145,7 @@ static void invoke(const struct runner *runner, uint8_t *work, uint32_t samples,
         uint64_t start = clock ? port_now() : 0;
         for (memory.sample = 0; memory.sample < calls; memory.sample++)
             kernels->ops[op->kind].run(plan, op, memory);
+        port_alive();
         if (clock && i >= clock->first)
             clock->ticks[i - clock->first] = port_now() - start;
         memory.packed += kernels->pack ? kernels->packed_bytes(plan, op) : 0;

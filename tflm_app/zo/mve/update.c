@@ -156,8 +156,8 @@ static inline void update_chunk(int8_t *w, struct chunk_sums a, uint32_t lanes, 
                    "vpstt\n"
                    "vcmpt.i8 eq, %q[new], %[limit]\n"
                    "vaddvat.u8 %[at_rail], %q[other]\n"
-                   : [even] "+t"(a.of[0]), [odd] "+t"(a.of[1]), [old] "=&t"(old), [new] "=&t"(new),
-                     [other] "=&t"(other), [changed] "+Te"(result->changed), [at_rail] "+Te"(result->at_rail)
+                   : [even] "+&t"(a.of[0]), [odd] "+&t"(a.of[1]), [old] "=&t"(old), [new] "=&t"(new),
+                     [other] "=&t"(other), [changed] "+&Te"(result->changed), [at_rail] "+&Te"(result->at_rail)
                    : [w] "r"(w), [lanes] "r"(lanes), [limit] "r"(limit), [even2] "t"(a.of[2]), [odd2] "t"(a.of[3])
                    : "p0", "memory");
 }

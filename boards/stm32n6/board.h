@@ -1,0 +1,15 @@
+/* The machine: an STM32N657 on HSI, without its NPU. */
+#ifndef BOARD_H
+#define BOARD_H
+
+#include <stdint.h>
+
+/* Clocks, memories, caches; first thing in main. */
+void board_start(void);
+
+/* Ticks of the core's clock since board_start. */
+uint64_t clock_now(void);
+
+_Noreturn void board_exit(int code);
+
+#endif

@@ -1,0 +1,30 @@
+/* Limits of the STM32N6's boards. */
+#ifndef BOARD_CONFIG_H
+#define BOARD_CONFIG_H
+
+#ifdef BOARD_VARIANT_DK
+#define BOARD_NAME "stm32n6-dk" /* STM32N6570-DK */
+#else
+#define BOARD_NAME "stm32n6-nucleo" /* NUCLEO-N657X0-Q */
+#endif
+
+#define BOARD_MAX_PAYLOAD      1024
+#define BOARD_MAX_BATCH        256 /* slots: as many as one frame holds */
+#define BOARD_MAX_WORKERS      1
+#define BOARD_HSI_HZ           64000000
+#define BOARD_TICKS_PER_SECOND BOARD_HSI_HZ /* SysTick, at the core's clock */
+
+#ifndef BOARD_BAUD
+#define BOARD_BAUD 921600
+#endif
+
+#ifndef BOARD_WATCHDOG_SECONDS
+#define BOARD_WATCHDOG_SECONDS 120 /* for one sample's forward pass, or one update; at most 131 */
+#endif
+
+#define BOARD_STACK_BYTES  8192
+#define BOARD_TICK         /* SysTick extends the clock to 64 bits */
+#define BOARD_UART_IRQ     159
+#define BOARD_WATCHDOG_IRQ 18
+
+#endif

@@ -1,0 +1,83 @@
+/* The board on an STM32N657: frames over USART1, weights where they are trained in AXISRAM3 to 6. */
+#include <stdlib.h>
+
+#include "app/app.h"
+#include "board.h"
+#include "uart.h"
+#include "watchdog.h"
+
+enum {
+    IMAGE_BYTES = 1792 << 10,  /* AXISRAM3 to 6 */
+    WORK_BYTES = 1024 << 10,   /* AXISRAM2 */
+    SAMPLES_BYTES = 864 << 10, /* of AXISRAM1: a batch of 64 images of 64x64x3 and more */
+};
+
+static struct app app;
+static uint8_t image[IMAGE_BYTES] __attribute__((section(".image"), aligned(64)));
+static uint8_t work[WORK_BYTES] __attribute__((section(".work"), aligned(64)));
+static uint8_t samples[SAMPLES_BYTES] __attribute__((section(".samples"), aligned(64)));
+
+static struct port_region regions[PORT_PURPOSES] = {
+    [PORT_IMAGE] = {image, sizeof image, 0},
+    [PORT_WORK] = {work, sizeof work, 0},
+    [PORT_SAMPLES] = {samples, sizeof samples, 0},
+};
+
+struct port_region *port_region(enum port_purpose purpose)
+{
+    return &regions[purpose];
+}
+
+/* No WFI: asleep, the clock would stand still, and so would what the boot ROM did not leave clocked for sleep. */
+size_t port_read(uint8_t *to, size_t max)
+{
+    size_t got;
+    do
+        watchdog_feed();
+    while ((got = uart_read(to, max)) == 0);
+    return got;
+}
+
+void port_write(const uint8_t *from, size_t size)
+{
+    uart_write(from, size);
+}
+
+bool port_link_is_reliable(void)
+{
+    return false;
+}
+
+unsigned port_workers(void)
+{
+    return 1;
+}
+
+void port_parallel(void (*fn)(void *context, unsigned worker), void *context)
+{
+    fn(context, 0);
+}
+
+uint64_t port_now(void)
+{
+    return clock_now();
+}
+
+void port_alive(void)
+{
+    watchdog_feed();
+}
+
+struct port_stack port_stack(void)
+{
+    return (struct port_stack){process_stack_used(), BOARD_STACK_BYTES};
+}
+
+int main(void)
+{
+    board_start();
+    watchdog_start(BOARD_WATCHDOG_SECONDS);
+    uart_start();
+    app_run(&app);
+    return EXIT_SUCCESS;
+}

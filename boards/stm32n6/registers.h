@@ -1,0 +1,141 @@
+/* The registers of the STM32N657 that the firmware uses, by the names of ST's reference manual RM0486, at their secure
+ * addresses. Where each was read: docs/stm32n6.md, "Sources"; in short
+ *   [D]  embassy-rs/stm32-data, data/registers/ and data/extra/STM32N6.yaml
+ *   [H]  the register map in ST's CMSIS device header stm32n657xx.h (facts only: no line of it is here)
+ *   [Z]  Zephyr, dts/arm/st/n6/stm32n6.dtsi
+ *   [A]  Arm v8-M Architecture Reference Manual (DDI 0553), Cortex-M55 TRM (101051) */
+#ifndef REGISTERS_H
+#define REGISTERS_H
+
+#include "cortex_m.h"
+
+/* -- Reset and clock control: 0x56028000 [H Z]; offsets and bits [D H]. -SR registers set the bits written as 1. - */
+
+#define RCC(offset) REGISTER(0x56028000u + (offset))
+
+#define RCC_SR       RCC(0x004)
+#define RCC_CFGR1    RCC(0x020)
+#define RCC_HSICFGR  RCC(0x048)
+#define RCC_CCIPR13  RCC(0x174)
+#define RCC_MEMENR   RCC(0x24C)
+#define RCC_AHB2ENR  RCC(0x254)
+#define RCC_AHB4ENR  RCC(0x25C)
+#define RCC_APB2ENR  RCC(0x26C)
+#define RCC_CSR      RCC(0x800)
+#define RCC_MISCENSR RCC(0xA48)
+#define RCC_MEMENSR  RCC(0xA4C)
+#define RCC_AHB2ENSR RCC(0xA54)
+#define RCC_AHB4ENSR RCC(0xA5C)
+#define RCC_APB2ENSR RCC(0xA6C)
+
+enum {
+    RCC_HSION = 1 << 3,                 /* CSR; HSIRDY in SR has the same place */
+    RCC_CFGR1_CPUSW = 3 << 16,          /* 0: HSI; CPUSWS, 4 bits higher, is what is in use */
+    RCC_CFGR1_SYSSW = 3 << 24,          /* 0: HSI; SYSSWS likewise */
+    RCC_CFGR1_STATUS_SHIFT = 4,         /* from a switch to its status */
+    RCC_HSICFGR_HSIDIV = 3 << 7,        /* 0: not divided */
+    RCC_CCIPR13_USART1SEL = 7 << 0,     /* kernel clock of USART1 */
+    RCC_USART1SEL_HSI = 6,              /* HSI after HSIDIV */
+    RCC_MISCEN_DBG = 1 << 0,            /* DBGMCU's registers */
+    RCC_MEMEN_AXISRAM3_TO_6 = 0xF << 0, /* [D H Z] */
+    RCC_MEMEN_AXISRAM1_AND_2 = 3 << 7,  /* on after reset; written for safety */
+    RCC_AHB2EN_RAMCFG = 1 << 12,        /* [D H Z] */
+    RCC_AHB4EN_GPIOE = 1 << 4,          /* [D H Z] */
+    RCC_APB2EN_USART1 = 1 << 4,         /* [D H Z] */
+};
+
+/* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ------------------------------------------ */
+
+#define RAMCFG_AXISRAM_CR(n) REGISTER(0x52023000u + 0x80u * ((n) - 1)) /* n: 1 to 6 */
+
+enum { RAMCFG_CR_SRAMSD = 1 << 20 }; /* shut down: after reset so for AXISRAM3 to 6 [H] */
+
+/* -- GPIO port E: 0x56021000 [H Z]; two or four bits a pin [D] --------------------------------------------------- */
+
+#define GPIOE_MODER REGISTER(0x56021000u)
+#define GPIOE_PUPDR REGISTER(0x5602100Cu)
+#define GPIOE_AFRL  REGISTER(0x56021020u)
+
+enum { GPIO_MODE_ALTERNATE = 2, GPIO_PULL_UP = 1, GPIO_AF_USART1 = 7 };
+
+/* -- USART1: 0x52001000, interrupt 159 [H Z]; registers and bits [D H] ------------------------------------------- */
+
+#define USART1_CR1   REGISTER(0x52001000u)
+#define USART1_CR2   REGISTER(0x52001004u)
+#define USART1_CR3   REGISTER(0x52001008u)
+#define USART1_BRR   REGISTER(0x5200100Cu)
+#define USART1_ISR   REGISTER(0x5200101Cu)
+#define USART1_ICR   REGISTER(0x52001020u)
+#define USART1_RDR   REGISTER(0x52001024u)
+#define USART1_TDR   REGISTER(0x52001028u)
+#define USART1_PRESC REGISTER(0x5200102Cu)
+
+enum {
+    USART_CR1_UE = 1 << 0,
+    USART_CR1_RE = 1 << 2,
+    USART_CR1_TE = 1 << 3,
+    USART_CR1_RXFNEIE = 1 << 5,
+    USART_CR1_FIFOEN = 1 << 29,
+    USART_ISR_ERRORS = 0xF, /* parity, framing, noise, overrun; the same bits of ICR clear them */
+    USART_ISR_RXFNE = 1 << 5,
+    USART_ISR_TC = 1 << 6,
+    USART_ISR_TXFNF = 1 << 7,
+    USART_ISR_TEACK = 1 << 21,
+    USART_ISR_REACK = 1 << 22,
+};
+
+/* -- Independent watchdog: 0x56004800, interrupt 18 [H Z]; registers [D H]; clocked by LSI ----------------------- */
+
+#define IWDG_KR   REGISTER(0x56004800u)
+#define IWDG_PR   REGISTER(0x56004804u)
+#define IWDG_RLR  REGISTER(0x56004808u)
+#define IWDG_SR   REGISTER(0x5600480Cu)
+#define IWDG_EWCR REGISTER(0x56004814u)
+
+enum {
+    IWDG_KEY_START = 0xCCCC,
+    IWDG_KEY_WRITE = 0x5555,
+    IWDG_KEY_RELOAD = 0xAAAA,
+    IWDG_DIVIDE_1024 = 8, /* PR */
+    IWDG_RLR_MOST = 0xFFF,
+    IWDG_SR_UPDATING = 0xF, /* PR, RLR, WINR, EWCR are on their way into the other clock domain */
+    IWDG_EWCR_EWIC = 1 << 14,
+    IWDG_EWCR_EWIE = 1 << 15,
+    IWDG_LSI_HZ = 32000,
+};
+
+/* -- DBGMCU: 0x54001000 [H O] -------------------------------------------------------------------------------------- */
+
+#define DBGMCU_APB4FZ1 REGISTER(0x5400101Cu)
+
+enum { DBGMCU_APB4FZ1_IWDG = 1 << 18 }; /* the watchdog stands still while a debugger holds the core [D H] */
+
+/* -- The core [A] ------------------------------------------------------------------------------------------------ */
+
+#define SYST_CSR       REGISTER(0xE000E010u)
+#define SYST_RVR       REGISTER(0xE000E014u)
+#define SYST_CVR       REGISTER(0xE000E018u)
+#define NVIC_ISER(n)   REGISTER(0xE000E100u + 4 * ((n) / 32))
+#define SCB_ICSR       REGISTER(0xE000ED04u)
+#define SCB_AIRCR      REGISTER(0xE000ED0Cu)
+#define SCB_CCR        REGISTER(0xE000ED14u)
+#define SCB_CCSIDR     REGISTER(0xE000ED80u)
+#define SCB_CSSELR     REGISTER(0xE000ED84u)
+#define SAU_CTRL       REGISTER(0xE000EDD0u)
+#define SCB_ICIALLU    REGISTER(0xE000EF50u)
+#define SCB_DCISW      REGISTER(0xE000EF60u)
+#define MEMSYSCTL_MSCR REGISTER(0xE001E000u)
+
+enum {
+    SYST_CSR_ENABLE = 1 << 0,
+    SYST_CSR_INTERRUPT = 1 << 1,
+    SYST_CSR_CORE_CLOCK = 1 << 2,
+    ICSR_PENDSTSET = 1 << 26,
+    AIRCR_SYSTEM_RESET = 0x05FA0004,
+    CCR_DATA_CACHE = 1 << 16,
+    CCR_INSTRUCTION_CACHE = 1 << 17,
+    MSCR_DCACTIVE = 1 << 12,
+    MSCR_ICACTIVE = 1 << 13,
+};
+
+#endif

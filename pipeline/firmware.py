@@ -1,0 +1,209 @@
+"""`make firmware BOARD=qemu_an547|stm32n6`: build a board's firmware and account for its memory, region by region.
+
+Prints what is used of each region and what for, and the most stack that the firmware can take; writes the same beside
+the ELF file. Fails when a stack may overflow, when the firmware recurses, or when a heap is linked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from converters.device_image import DeviceImage
+from converters.errors import UserError
+from pipeline import cli, stack
+from pipeline.elf import Elf
+from pipeline.stages import write
+from pipeline.targets.boards import KERNELS, ROOT, VARIANTS, build_an547, build_stm32n6
+from pipeline.targets.memory import Requirements, Shortage, board_memory, fit, place, requirements
+
+
+@dataclass(frozen=True)
+class Firmware:
+    """How a board's firmware is made. build: of a set of kernels and a variant to the ELF file; places: the objects
+    that images are placed in, and for what."""
+
+    build: Callable[[str, str | None], Path]
+    script: Path
+    places: Mapping[str, str]
+    variants: tuple[str, ...] = ()
+
+
+FIRMWARE = {
+    "qemu_an547": Firmware(
+        lambda kernels, _: build_an547("zo_board", kernels),
+        ROOT / "boards" / "qemu_an547" / "an547.ld",
+        {"work": "activations, scratch", "large": "image, samples"},
+    ),
+    "stm32n6": Firmware(
+        lambda kernels, variant: build_stm32n6(variant or VARIANTS[0], kernels),
+        ROOT / "boards" / "stm32n6" / "stm32n6.ld",
+        {"work": "activations, scratch", "image": "image", "samples": "samples"},
+        VARIANTS,
+    ),
+}
+
+# Members of struct app (tflm_app/app/app.h) by purpose; the others are the rest.
+APP = {"link buffers": ("link", "request", "reply"), "training": ("partial",), "batch": ("batch", "batch_size")}
+TITLES = {
+    "process_stack": "stack of main", "handler_stack": "stack of handlers", ".vectors": "vectors",
+    ".ARM.exidx": "unwinding table", ".data": "data", ".bss": "other variables",
+    ".rodata": "constants",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One line of MEMORY of a linker script."""
+
+    name: str
+    origin: int
+    size: int
+
+    def has(self, address: int) -> bool:
+        return self.origin <= address < self.origin + self.size
+
+
+@dataclass(frozen=True)
+class Row:
+    """Bytes for one purpose. inner: part of the row before."""
+
+    purpose: str
+    size: int
+    note: str = ""
+    inner: bool = False
+
+
+def memories(script: str) -> tuple[Memory, ...]:
+    """The regions of a linker script."""
+    lines = re.findall(r"^\s*(\w+)\s*\(\w+\)\s*:\s*ORIGIN = (\w+), LENGTH = (\d+)([KM])", script, re.MULTILINE)
+    return tuple(Memory(n, int(at, 0), int(size) << {"K": 10, "M": 20}[unit]) for n, at, size, unit in lines)
+
+
+def call_graphs(elf: Path) -> list[Path]:
+    """What GCC wrote of the sources that it compiled in the ELF file's build."""
+    return sorted((elf.parent / "CMakeFiles").glob("**/*.ci"))
+
+
+def stacks(elf: Elf) -> tuple[stack.Stack, ...]:
+    return stack.cortex_m_stacks(elf, stack.CallGraph(elf, call_graphs(elf.path)))
+
+
+def rows(elf: Elf, found: tuple[stack.Stack, ...], board: Firmware) -> dict[str, list[Row]]:
+    """What each region of the board holds, by the region's name."""
+    regions = memories(board.script.read_text())
+    table: dict[str, list[Row]] = {region.name: [] for region in regions}
+
+    def region_of(address: int) -> list[Row]:
+        return table[next(region.name for region in regions if region.has(address))]
+
+    for section in elf.sections:
+        region_of(section.address).extend(_section_rows(elf, section.name, found, board))
+        if section.load not in (None, section.address):
+            region_of(section.load).append(Row("initial values of data", section.size))
+    return table
+
+
+def _section_rows(elf: Elf, name: str, found: tuple[stack.Stack, ...], board: Firmware) -> Iterator[Row]:
+    section = elf.section(name)
+    objects = [s for s in elf.symbols if s.size and section.address <= s.address < section.address + section.size]
+    by_name = {s.name: s.size for s in objects}
+    if name == ".text":
+        code = elf.symbol("text_end").address - elf.symbol("text_start").address
+        yield Row("code", code)
+        if section.size > code:
+            yield Row("constants", section.size - code)
+        return
+    left = section.size
+    for item in found:
+        if item.name in by_name:
+            yield Row(TITLES[item.name], item.size, f"at most {item.worst:,} are used")
+            left -= item.size
+    if "app" in by_name:
+        yield from _app_rows(elf)
+        left -= by_name["app"]
+    for symbol, title in board.places.items():
+        if symbol in by_name:
+            yield Row(title, by_name[symbol], "shared out when an image is loaded")
+            left -= by_name[symbol]
+    if left:
+        yield Row(TITLES.get(name, name), left)
+
+
+def _app_rows(elf: Elf) -> Iterator[Row]:
+    size, members = elf.symbol("app").size, {m.name: m.size for m in elf.structures["app"]}
+    yield Row("app context", size)
+    for purpose, names in APP.items():
+        yield Row(purpose, sum(members[n] for n in names), inner=True)
+        size -= sum(members[n] for n in names)
+    yield Row("the rest", size, inner=True)
+
+
+def describe(board: str, kernels: str, elf: Elf, found: tuple[stack.Stack, ...]) -> Iterator[str]:
+    """The table of a firmware, in lines."""
+    table = rows(elf, found, FIRMWARE[board])
+    yield f"{board}, {kernels} kernels, bytes"
+    for region in memories(FIRMWARE[board].script.read_text()):
+        used = sum(row.size for row in table[region.name] if not row.inner)
+        yield f"  {region.name:<28}{region.size:>15,}   {used:,} used, {region.size - used:,} free"
+        for row in table[region.name]:
+            purpose = f"  {row.purpose}" if row.inner else row.purpose
+            yield f"    {purpose:<26}{row.size:>15,}" + (f"   {row.note}" if row.note else "")
+    yield "worst case of each stack, and the calls that lead there with their frames"
+    for item in found:
+        yield f"  {TITLES[item.name]:<19}{item.worst:>6,} of {item.size:,}: {item.why}"
+    yield "no heap, no recursion"
+
+
+def describe_image(need: Requirements, image: DeviceImage, board: str) -> Iterator[str]:
+    """What an image takes of the board when it is loaded, in lines. Raises UserError where it does not fit."""
+    memory = board_memory(board, need.kernels)
+    placed = place(need, memory)
+    if isinstance(placed, Shortage):
+        raise UserError(fit(need, memory))
+    lines = need.rows(memory.workers, placed.capacity)
+    largest = max(range(len(need.op_scratch)), key=need.op_scratch.__getitem__)
+    yield f"{image.meta.get('name', 'the image')}: what is taken when it is loaded"
+    for purpose, name, note in (
+        ("weights", memory.name(0), "trained in place"),
+        ("model", memory.name(0), "the rest of the image, but for the loss table"),
+        ("activations", memory.name(1), ""),
+        ("scratch", memory.name(1), f"most for {image.meta['ops'][largest]}"),
+        ("samples", memory.name(2), f"room for {placed.capacity:,} of {need.sample:,}, with labels"),
+    ):
+        yield f"  {purpose:<20}{name:<14}{lines[purpose]:>15,}" + (f"   {note}" if note else "")
+
+
+@cli.command()
+@click.option("--board", type=click.Choice(tuple(FIRMWARE)), default=next(iter(FIRMWARE)), help="Whose firmware.")
+@click.option("--variant", type=click.Choice(VARIANTS), help=f"Of the STM32N6's boards.  [default: {VARIANTS[0]}]")
+@click.option("--kernels", type=click.Choice(KERNELS), default=KERNELS[0], help="Of the int8 runner.")
+@click.option("--image", "image_file", type=click.Path(path_type=Path), help="And what this device image takes.")
+def main(board: str, variant: str | None, kernels: str, image_file: Path | None) -> None:
+    """Build a board's firmware; say what memory it takes, and the most stack."""
+    firmware = FIRMWARE[board]
+    if variant not in (None, *firmware.variants):
+        raise click.UsageError(f"--variant {variant} means nothing to --board {board}.")
+    path = firmware.build(kernels, variant)
+    elf = Elf(path)
+    stack.check_no_heap(elf)
+    found = stacks(elf)
+    lines = list(describe(board, kernels, elf, found))
+    if image_file is not None:
+        try:
+            image = DeviceImage.read(image_file.read_bytes(), str(image_file))
+        except OSError as error:
+            raise UserError(f"{image_file} cannot be read: {error.strerror}.") from error
+        lines += describe_image(requirements(image, kernels), image, board)
+    click.echo("\n".join(lines))
+    write(path.with_suffix(".memory.txt"), ("\n".join(lines) + "\n").encode())
+    stack.check_stacks(found)
+    click.echo(f"firmware: {path}")
+
+
+if __name__ == "__main__":
+    main()
