@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from converters.errors import UserError
+from converters.neural_art.section import CompiledNetwork, gather, pack, unpack
 from converters.plan import compile_plan
 from converters.tflite_model import (
     IoSpec,
@@ -26,9 +27,13 @@ from converters.tflite_model import (
 
 MAGIC = b"ZIMG"
 VERSION = 1
-RUNNER_INT8 = 1
+RUNNER_INT8, RUNNER_NEURAL_ART = 1, 2
 ALIGN = 64
-SECTIONS = ("TFLT", "PLAN", "TRAN", "LOSS", "INPT", "META")
+SECTIONS = {
+    RUNNER_INT8: ("TFLT", "PLAN", "TRAN", "LOSS", "INPT", "META"),
+    RUNNER_NEURAL_ART: ("TRAN", "LOSS", "INPT", "TFLT", "META", "NART", "BLOB"),
+}
+HOST_ONLY = {RUNNER_INT8: (), RUNNER_NEURAL_ART: ("TFLT", "META")}  # what a board is not sent
 
 _HEADER = struct.Struct("<4sHHIII12x")  # magic, version, runner, total size, CRC-32 with this field 0, sections
 _ENTRY = struct.Struct("<4sIII")  # tag, offset, size, reserved
@@ -70,16 +75,20 @@ class LossTable:
 
 @dataclass(frozen=True)
 class DeviceImage:
+    """raw: the file. crc: CRC-32 of what a board is sent (for_board). npu: the compiled network with the weights."""
+
     raw: bytes
     crc: int
+    runner: int
     tflite: bytes
-    plan: np.ndarray  # words of the PLAN section, uint32
+    plan: np.ndarray  # words of the PLAN section, uint32; none in an image for the NPU
     mu_max: int
     segments: tuple[Segment, ...]
     input: InputSpec
     loss: LossTable
     classes: int
     meta: Mapping[str, object]
+    npu: CompiledNetwork | None = None
 
     @cached_property
     def weights(self) -> int:
@@ -94,6 +103,22 @@ class DeviceImage:
         """The .tflite with these weights, int8 [d]."""
         return write_weights(self.tflite, self.segments, weights)
 
+    def for_board(self) -> bytes:
+        """What a board is sent: the file without what is for the host alone."""
+        return _for_board(self.raw, self.runner)
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """Offset and size, in what a board was sent, of the section that has the weights: TFLT or BLOB."""
+        tag = "TFLT" if self.npu is None else "BLOB"
+        return next((at, size) for name, at, size in _entries(self.for_board()) if name == tag)
+
+    def adapted(self, section: bytes) -> bytes:
+        """The .tflite that belongs to the bytes that this section has on a board now."""
+        if self.npu is None:
+            return section
+        return self.with_weights(gather(self.npu.section, np.frombuffer(section, np.int8)))
+
     def quantize_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """uint8 [n, h, w, c] to int8 [n, h, w, c], as the board does it."""
         return np.stack([self.input.lut[c][pixels[..., c]] for c in range(self.input.channels)], axis=-1)
@@ -101,7 +126,7 @@ class DeviceImage:
     @staticmethod
     def read(data: bytes, source: str = "the image") -> DeviceImage:
         """Raises UserError for a file that is no image, truncated, changed, or made for another version or runner."""
-        sections = _read_sections(data, source)
+        runner, sections = _read_sections(data, source)
         tflite = sections["TFLT"]
         train, (d, mu_max, n) = sections["TRAN"], struct.unpack_from("<III", sections["TRAN"])
         spans = [struct.unpack_from("<II", train, 16 + 8 * i) for i in range(n)]
@@ -110,17 +135,22 @@ class DeviceImage:
         segments = tuple(Segment(*names[i], offset, count) for i, (offset, count) in enumerate(spans))
         assert d == sum(s.count for s in segments)
         classes, scale_q24 = struct.unpack_from("<II", sections["LOSS"])
+        npu = None
+        if runner == RUNNER_NEURAL_ART:
+            npu = CompiledNetwork(unpack(sections["NART"], [s.count for s in segments]), sections["BLOB"])
         return DeviceImage(
             raw=data,
-            crc=zlib.crc32(data),
+            crc=zlib.crc32(_for_board(data, runner)),
+            runner=runner,
             tflite=tflite,
-            plan=np.frombuffer(sections["PLAN"], "<u4"),
+            plan=np.frombuffer(sections.get("PLAN", b""), "<u4"),
             mu_max=mu_max,
             segments=segments,
             input=_read_input(sections["INPT"], meta["resize"]),
             loss=LossTable(np.frombuffer(sections["LOSS"], "<u4", 256, 16).copy(), scale_q24),
             classes=classes,
             meta=meta,
+            npu=npu,
         )
 
 
@@ -151,10 +181,12 @@ def build(
     train: str = "all",
     meta: Mapping[str, object] | None = None,
     source: str = "the model",
+    npu: CompiledNetwork | None = None,
 ) -> bytes:
     """A device image of a model that has its headroom (tflite_model.add_headroom) already.
 
     train: which layers can be trained, see tflite_model.trainable_segments. meta: for the host only, any JSON.
+    npu: the same model compiled, with a map of the same layers: then the image is for the NPU.
     Raises UserError when the model cannot be trained or run.
     """
     graph = check_trainable(tflite, source)
@@ -176,7 +208,22 @@ def build(
         "INPT": _pack_input(inp),
         "META": json.dumps({**(meta or {}), **facts}, sort_keys=True).encode(),
     }
-    return _pack(contents)
+    image = _pack(contents)
+    return image if npu is None else for_npu(image, npu)
+
+
+def for_npu(image: bytes, npu: CompiledNetwork) -> bytes:
+    """The image for the NPU of what an image for the int8 runner is of: the same model compiled, a map of its segments.
+
+    Raises UserError where the compiled network has other weights.
+    """
+    read, sections = DeviceImage.read(image), _read_sections(image, "the image")[1]
+    nart = pack(npu.section)
+    unpack(nart, [s.count for s in read.segments])
+    if not np.array_equal(npu.get_weights(), read.get_weights()):
+        raise UserError("the compiled network has other weights than the model: compile the model that is converted.")
+    contents = {tag: sections[tag] for tag in ("TRAN", "LOSS", "INPT", "TFLT", "META")}
+    return _pack({**contents, "NART": nart, "BLOB": npu.blob}, RUNNER_NEURAL_ART)
 
 
 def _pack_input(inp: InputSpec) -> bytes:
@@ -192,7 +239,7 @@ def _read_input(section: bytes, resize: str) -> InputSpec:
     return InputSpec(h, w, c, scale, zero_point, Preprocessing(values[:c], values[c:], resize), lut)
 
 
-def _pack(contents: Mapping[str, bytes]) -> bytes:
+def _pack(contents: Mapping[str, bytes], runner: int = RUNNER_INT8) -> bytes:
     at = math.ceil((_HEADER.size + _ENTRY.size * len(contents)) / ALIGN) * ALIGN
     table, body = b"", b""
     start = at
@@ -202,29 +249,43 @@ def _pack(contents: Mapping[str, bytes]) -> bytes:
         at = start + len(body)
     head_size = _HEADER.size + len(table)
     rest = table + bytes(start - head_size) + body
-    header = _HEADER.pack(MAGIC, VERSION, RUNNER_INT8, _HEADER.size + len(rest), 0, len(contents))
+    header = _HEADER.pack(MAGIC, VERSION, runner, _HEADER.size + len(rest), 0, len(contents))
     crc = zlib.crc32(header + rest)
-    return _HEADER.pack(MAGIC, VERSION, RUNNER_INT8, _HEADER.size + len(rest), crc, len(contents)) + rest
+    return _HEADER.pack(MAGIC, VERSION, runner, _HEADER.size + len(rest), crc, len(contents)) + rest
 
 
-def _read_sections(data: bytes, source: str) -> dict[str, bytes]:
+def _for_board(data: bytes, runner: int) -> bytes:
+    if not HOST_ONLY[runner]:
+        return data
+    kept = {tag: data[at : at + size] for tag, at, size in _entries(data) if tag not in HOST_ONLY[runner]}
+    return _pack(kept, runner)
+
+
+def _entries(data: bytes) -> list[tuple[str, int, int]]:
+    """Tag, offset and size of each section."""
+    count = _HEADER.unpack_from(data)[-1]
+    entries = (_ENTRY.unpack_from(data, _HEADER.size + _ENTRY.size * i) for i in range(count))
+    return [(tag.decode("latin-1"), at, size) for tag, at, size, _ in entries]
+
+
+def _read_sections(data: bytes, source: str) -> tuple[int, dict[str, bytes]]:
+    """The runner that the image is for, and its sections."""
     if len(data) < _HEADER.size or data[:4] != MAGIC:
         raise UserError(f"{source} is not a device image: make one with python -m pipeline.convert.")
-    _, version, runner, size, crc, count = _HEADER.unpack_from(data)
+    _, version, runner, size, crc, _ = _HEADER.unpack_from(data)
     if version != VERSION:
         raise UserError(
             f"{source} has image version {version}, this program reads version {VERSION}: "
             "make it anew with python -m pipeline.convert."
         )
-    if runner != RUNNER_INT8:
-        raise UserError(f"{source} was made for runner {runner}, not for the int8 runner: convert the model anew.")
+    if runner not in SECTIONS:
+        raise UserError(f"{source} was made for runner {runner}, which is unknown: convert the model anew.")
     if size != len(data):
         raise UserError(f"{source} is truncated: {len(data)} of {size} bytes are there; copy or make it anew.")
     if zlib.crc32(data[:12] + bytes(4) + data[16:]) != crc:
         raise UserError(f"{source} is damaged (its CRC-32 does not match): copy or make it anew.")
-    entries = [_ENTRY.unpack_from(data, _HEADER.size + _ENTRY.size * i) for i in range(count)]
-    sections = {tag.decode("latin-1"): data[offset : offset + length] for tag, offset, length, _ in entries}
-    missing = [tag for tag in SECTIONS if tag not in sections]
+    sections = {tag: data[at : at + length] for tag, at, length in _entries(data)}
+    missing = [tag for tag in SECTIONS[runner] if tag not in sections]
     if missing:
         raise UserError(f"{source} lacks the sections {', '.join(missing)}: make it anew.")
-    return sections
+    return runner, sections

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from converters import device_image
 from converters.errors import UserError
 from converters.neural_art import profile, section
 from converters.neural_art.checks import Findings, check
@@ -34,11 +35,11 @@ class NpuSettings:
 
 
 def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
-    """Compile a network with headroom, or take it as compiled, and write the map of its weights (NAME.nart).
+    """Compile a network with headroom, or take it as compiled; write the map of its weights and the image for the NPU.
 
-    model: the .tflite that convert wrote. Leaves beside it, in `neural_art`: memory pools, profile, the probe, and what
-    the compiler makes. Returns the file of the map. Raises UserError where there is no compiler, it fails, or the
-    compiled network cannot be trained in place.
+    model: the .tflite that convert wrote, beside its image for the int8 runner. Leaves beside them, in `neural_art`:
+    NAME.nart, NAME.zimg, memory pools, profile, the probe, and what the compiler makes. Returns the file of the image.
+    Raises UserError where there is no compiler, it fails, or the compiled network cannot be trained in place.
     """
     tflite, folder = model.read_bytes(), model.parent / "neural_art"
     segments = trainable_segments(read_graph(tflite))
@@ -64,7 +65,10 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     _say(compiled, weight_map, findings)
     path = folder / f"{model.stem}.nart"
     write(path, section.pack(section.from_map(weight_map)))
-    return path
+    npu = section.CompiledNetwork.of(compiled, weight_map)
+    image = path.with_suffix(".zimg")
+    write(image, device_image.for_npu(model.with_suffix(".zimg").read_bytes(), npu))
+    return image
 
 
 def _parameter_bytes(tflite: bytes, segments: tuple[Segment, ...]) -> int:

@@ -29,6 +29,7 @@ class Weights(ct.Structure):
         ("segments", ct.POINTER(Segment)),
         ("segment_count", ct.c_uint32),
         ("limit", ct.c_int32),
+        ("layout", ct.c_void_p),
     )
 
 
@@ -44,6 +45,23 @@ class Update(ct.Structure):
 
 class UpdateResult(ct.Structure):
     _fields_ = (("changed", ct.c_uint32), ("at_rail", ct.c_uint32))
+
+
+class Status(ct.Structure):
+    _fields_ = (("code", ct.c_int), ("a", ct.c_uint32), ("b", ct.c_uint32))
+
+
+class Layout(ct.Structure):
+    _fields_ = (("entries", ct.c_void_p), ("count", ct.c_uint32))
+
+
+class Nart(ct.Structure):
+    _fields_ = (
+        ("crc", ct.c_uint32),
+        ("pools", ct.c_void_p),
+        ("pool_count", ct.c_uint32),
+        ("layout", Layout),
+    )
 
 
 class LossTable(ct.Structure):
@@ -94,6 +112,8 @@ def library() -> ct.CDLL:
     lib.zo_sample_loss.restype = ct.c_uint32
     lib.zo_argmax.argtypes = (ct.c_void_p, ct.c_uint32)
     lib.zo_argmax.restype = ct.c_uint32
+    lib.nart_open.argtypes = (ct.POINTER(Nart), ct.c_void_p, ct.c_uint32, ct.POINTER(Segment), ct.c_uint32)
+    lib.nart_open.restype = Status
     lib.crc32_update.argtypes = (ct.c_uint32, ct.c_char_p, ct.c_size_t)
     lib.crc32_update.restype = ct.c_uint32
     return lib

@@ -13,6 +13,9 @@ import pytest
 from test_m55 import pytestmark as pytestmark
 
 from converters.device_image import DeviceImage
+from converters.neural_art import section
+from converters.neural_art.layouts import Blocked, Box, Deep, Inflated, Piece, Plain
+from converters.neural_art.section import SectionEntry
 from pipeline.bench_m55 import KERNELS, emulate
 from pipeline.plan_ops import image_of
 from pipeline.targets.boards import ROOT, TICKS_PER_INSTRUCTION, build_an547
@@ -24,7 +27,9 @@ RESULT = struct.Struct("<Q4I")
 
 @dataclass(frozen=True)
 class Case:
-    """One call: perturb where there are no coefficients. counts, gaps: of each segment, and of bytes before it."""
+    """One call: perturb where there are no coefficients. counts, gaps: of each segment, and of bytes before it.
+
+    pieces: layouts of whole segments, where these lie as in a compiled network."""
 
     counts: Sequence[int]
     gaps: Sequence[int]
@@ -35,6 +40,7 @@ class Case:
     rounding: str = NEAREST
     seeds: Sequence[int] = field(default_factory=tuple)
     coefficients: Sequence[int] = field(default_factory=tuple)
+    pieces: Sequence[Piece] = field(default_factory=tuple)
 
     def spans(self) -> list[tuple[int, int]]:
         ends = np.cumsum(np.add(self.counts, self.gaps))
@@ -42,21 +48,38 @@ class Case:
 
     def place(self, weights: np.ndarray) -> bytes:
         """The memory with these weights in their segments, and five bytes behind them."""
-        memory = np.full(sum(self.counts) + sum(self.gaps) + 5, GAP, np.int8)
+        room = sum(piece.size for piece in self.pieces) or sum(self.counts)
+        memory = np.full(room + sum(self.gaps) + 5, GAP, np.int8)
         at = 0
+        for offset, piece in zip(self.offsets(), self.pieces, strict=True):
+            piece.scatter(memory[offset : offset + piece.size], weights[at : at + piece.live].reshape(piece.box.dims))
+            at += piece.live
+        if self.pieces:
+            return memory.tobytes()
         for offset, count in self.spans():
             memory[offset : offset + count] = weights[at : at + count]
             at += count
         return memory.tobytes()
 
+    def offsets(self) -> list[int]:
+        """Of the pieces."""
+        sizes = [piece.size for piece in self.pieces]
+        return (np.cumsum(self.gaps[: len(sizes)]) + np.cumsum(sizes) - sizes).astype(int).tolist()
+
+    def entries(self) -> bytes:
+        """The pieces as in a NART section."""
+        found = [SectionEntry(n, 0, at, p) for n, (at, p) in enumerate(zip(self.offsets(), self.pieces, strict=True))]
+        pool = section.SectionPool(0, 0, False)
+        return section.pack(section.Section(0, (pool,), tuple(found)))[4 * (4 + 4) :]
+
     def pack(self) -> bytes:
         q, memory = len(self.seeds), self.place(self.weights)
         head = struct.pack(
             "<QIiIIIIiI", self.seed, int(q > 0), self.step, int(self.rounding == STOCHASTIC), q, len(self.counts),
-            len(memory), 127 - self.mu_max, 0,
+            len(memory), 127 - self.mu_max, len(self.pieces),
         )  # fmt: skip
         segments = b"".join(struct.pack("<II", *span) for span in self.spans())
-        return head + segments + struct.pack(f"<{q}Q{q}i", *self.seeds, *self.coefficients) + memory
+        return head + segments + self.entries() + struct.pack(f"<{q}Q{q}i", *self.seeds, *self.coefficients) + memory
 
     def expect(self) -> tuple[np.ndarray, int, int]:
         if not self.seeds:
@@ -123,6 +146,36 @@ def test_random_cases_equal_reference(kernels, tmp_path):
         assert found.memory == case.place(weights), f"case {number}"
         assert (found.changed, found.at_rail) == (changed, at_rail), f"case {number}"
         assert found.crc == zlib.crc32(weights.tobytes()), f"case {number}"
+
+
+LAYOUTS = (
+    (Plain(), (5, 3, 2, 7)),
+    (Blocked(8, 8), (24, 3, 3, 20)),
+    (Blocked(5, 3), (9, 1, 1, 31)),
+    (Deep(16, 128), (40, 1, 1, 300)),
+    (Deep(14, 20, 4, 16), (33, 1, 1, 45)),
+    (Inflated(8), (1, 3, 3, 50)),
+    (Inflated(1), (1, 5, 5, 21)),
+)
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_weights_in_layouts_of_a_compiled_network(kernels, tmp_path):
+    pieces = [Piece(dims, Box.whole(dims), layout) for layout, dims in LAYOUTS]
+    counts, gaps = [piece.live for piece in pieces], [3, 1, 0, 5, 16, 2, 9]
+    weights = random_weights(np.random.default_rng(1), sum(counts), 123)
+    common = (counts, gaps, 4, weights, 77)
+    cases = [Case(*common, step=step, pieces=pieces) for step in (3, -6)]
+    cases += [
+        Case(*common, 0, rounding, list(range(q)), [70_000 * (-1) ** j for j in range(q)], pieces)
+        for rounding in (NEAREST, STOCHASTIC)
+        for q in (1, 5)
+    ]
+    for case, found in zip(cases, run(kernels, cases, tmp_path), strict=True):
+        expected, changed, at_rail = case.expect()
+        assert found.memory == case.place(expected)
+        assert (found.changed, found.at_rail, found.crc) == (changed, at_rail, zlib.crc32(expected.tobytes()))
+        print(f"{kernels} q={len(case.seeds)} {case.rounding}: {found.instructions / len(weights):.1f} a weight")
 
 
 def network_case(q: int, rounding: str = NEAREST, step: int = 0) -> Case:

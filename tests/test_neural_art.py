@@ -18,9 +18,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from npu_builds import bytes_in_order
 from tiny_model import tiny_tflite
 from tiny_run import write_fashion_mnist
 
+from converters.device_image import DeviceImage
 from converters.errors import UserError
 from converters.neural_art import profile, section, solver
 from converters.neural_art.checks import check
@@ -47,29 +49,7 @@ def random_weights(dims, seed=0) -> np.ndarray:
 
 
 def by_loops(piece: Piece, values: np.ndarray) -> np.ndarray:
-    """The bytes of a buffer, written as a compiler would write them: loop in loop, byte after byte."""
-    out: list[int] = []
-    no, nh, nw, ni = piece.box.dims
-    match piece.layout:
-        case Plain():
-            out = list(values.ravel())
-        case Blocked(outputs, inputs):
-            for o in range(0, no, outputs):
-                for i in range(0, ni, inputs):
-                    out += list(values[o : o + outputs, :, :, i : i + inputs].ravel())
-        case Deep(outputs, inputs, group, multiple):
-            for o in range(0, no, outputs):
-                for i in range(0, ni, inputs):
-                    frame = values[o : o + outputs, 0, 0, i : i + inputs]
-                    for g in range(0, len(frame), group):
-                        out += list(frame[g : g + group].T.ravel())
-                    out += [0] * (-frame.size % multiple)
-        case Inflated(depth):
-            for c in range(ni):
-                for h in range(nh):
-                    for w in range(nw):
-                        out += [int(values[0, h, w, c]) if j == c % depth else 0 for j in range(depth)]
-    return np.array(out, np.int8)
+    return bytes_in_order(piece, values).astype(np.int8)
 
 
 @st.composite
@@ -818,6 +798,8 @@ def test_convert_says_what_to_do_without_the_compiler_and_takes_what_it_made(tmp
     tflite = (tmp_path / "n" / "n.tflite").read_bytes()
     found = section.unpack((folder / "n.nart").read_bytes(), [s.count for s in trainable_segments(read_graph(tflite))])
     assert found.pools[0].address == 0x34200000
+    image = DeviceImage.read((folder / "n.zimg").read_bytes())
+    assert image.npu.section == found and image.tflite == tflite
 
 
 def test_convert_runs_the_compiler(tmp_path, data_dir, fake_compiler):

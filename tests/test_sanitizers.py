@@ -21,8 +21,10 @@ def libasan() -> str:
     ("files", "preload"),
     [
         (["test_app_zo.py"], True),  # the app as a library inside Python: its runtime has to be loaded first
+        (["test_neural_art_map.py"], True),
         (["test_app_link.py", "test_app_image.py", "test_app_plan.py"], False),
         (["test_runner.py"], False),
+        (["test_neural_art_runner.py"], False),
         (["test_kernels.py::test_probes_of_unusual_windows", "test_kernels.py::test_scales_of_any_size"], False),
     ],
     ids=lambda v: Path(v[0]).stem if isinstance(v, list) else "",

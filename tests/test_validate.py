@@ -40,7 +40,7 @@ def error(result) -> str:
 
 def with_halved_multiplier(raw: bytes, op: int) -> bytes:
     """The image with one multiplier of one op halved: of the first output channel, where there is one a channel."""
-    plan = np.frombuffer(device_image._read_sections(raw, "the image")["PLAN"], np.uint32).copy()
+    plan = np.frombuffer(device_image._read_sections(raw, "the image")[1]["PLAN"], np.uint32).copy()
     at, pool = int(plan[5]), int(plan[6])
     for _ in range(op):
         at += int(plan[at + 1])

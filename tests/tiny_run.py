@@ -35,7 +35,8 @@ def make_image(name: str) -> DeviceImage:
 
 def with_sections(raw: bytes, **changed: bytes) -> bytes:
     """An image with other bytes in some sections, and the checksum that belongs to them."""
-    return device_image._pack(device_image._read_sections(raw, "the image") | changed)
+    runner, sections = device_image._read_sections(raw, "the image")
+    return device_image._pack(sections | changed, runner)
 
 
 def write_fashion_mnist(folder: Path, train: int = 600, test: int = 100) -> None:

@@ -23,15 +23,15 @@ enum { DEFAULT_MEMORY_MIB = 1024, MAX_MEMORY_MIB = 3 * 1024 }; /* the protocol's
 
 static struct app app;
 static struct {
-    struct port_region memory; /* one region for every purpose */
+    struct port_region memory; /* one region for every purpose but the weights of a compiled network */
+    struct port_region weights;
     int in, out;
     unsigned workers;
 } board = {.in = STDIN_FILENO, .out = STDOUT_FILENO, .workers = 1};
 
 struct port_region *port_region(enum port_purpose purpose)
 {
-    (void)purpose;
-    return &board.memory;
+    return purpose == PORT_WEIGHTS && board.weights.base ? &board.weights : &board.memory;
 }
 
 size_t port_read(uint8_t *to, size_t max)
@@ -169,6 +169,26 @@ static void listen_on(char *address)
     close(server);
 }
 
+/* Memory that is there when it is touched: a large store costs nothing until it is filled. */
+static uint8_t *map(void *address, size_t size, int flags)
+{
+    void *base =
+        mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+    return base == MAP_FAILED ? NULL : base;
+}
+
+/* A build with a compiled network has its weights at the address that it was compiled for, as a microcontroller does.
+ */
+static void map_weights(void)
+{
+#ifdef BOARD_WEIGHTS_ADDRESS
+    uint8_t *address = (uint8_t *)(uintptr_t)BOARD_WEIGHTS_ADDRESS;
+    board.weights = (struct port_region){.base = address, .size = BOARD_WEIGHTS_BYTES};
+    if (map(address, BOARD_WEIGHTS_BYTES, MAP_FIXED_NOREPLACE) != address)
+        fail("no memory at the address of the compiled network's weights");
+#endif
+}
+
 int main(int argc, char **argv)
 {
     long memory_mib = DEFAULT_MEMORY_MIB;
@@ -185,12 +205,10 @@ int main(int argc, char **argv)
     }
     signal(SIGPIPE, SIG_IGN);
     board.memory.size = (size_t)memory_mib << 20;
-    /* Pages come when they are touched, so a large store costs nothing until it is filled. */
-    void *base =
-        mmap(NULL, board.memory.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
+    board.memory.base = map(NULL, board.memory.size, 0);
+    if (!board.memory.base)
         fail("no memory for the sample store: use a smaller --memory");
-    board.memory.base = base;
+    map_weights();
     for (unsigned w = 1; w < board.workers; w++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, (void *)(uintptr_t)w) != 0)

@@ -48,7 +48,7 @@ static void open_image(void)
     int32_t file = open_file("image.zimg", SEMIHOSTING_READ);
     uint32_t size = semihosting_read(file, image_bytes, sizeof image_bytes);
     semihosting_close(file);
-    if (image_open(&image, image_bytes, size).code)
+    if (image_open(&image, (struct image_file){image_bytes, NULL, size, size}, IMAGE_RUNNER_INT8).code)
         fail("the image is refused\n");
     runner_init(&runner, &image, work, sizeof work, 1);
     if (runner_bytes(&runner.memory, 1) > sizeof work || image.plan.op_count > MAX_OPS)

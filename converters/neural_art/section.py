@@ -11,13 +11,18 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from converters.errors import UserError
+from converters.neural_art.compiled import Compiled
 from converters.neural_art.layouts import FAMILIES, Box, Piece, covers, parameters, valid
 from converters.neural_art.solver import WeightMap
 
 VERSION = 1
+CACHE_LINE = 32  # bytes
 HEADER_WORDS, POOL_WORDS, ENTRY_WORDS = 4, 4, 20
 LIMIT = 1 << 31  # addresses within a pool, sizes and counts lie below
+MAX_POOLS, MAX_ENTRIES = 16, 4096  # a device compares each with each
 
 _HEADER = struct.Struct(f"<{HEADER_WORDS}I")
 _POOL = struct.Struct(f"<{POOL_WORDS}I")
@@ -49,6 +54,43 @@ class Section:
     crc: int
     pools: tuple[SectionPool, ...]
     entries: tuple[SectionEntry, ...]
+
+
+@dataclass(frozen=True)
+class CompiledNetwork:
+    """What a device image has of a compiled network: the map, and the initial bytes of its one pool of weights."""
+
+    section: Section
+    blob: bytes
+
+    @staticmethod
+    def of(compiled: Compiled, weight_map: WeightMap) -> CompiledNetwork:
+        """Raises UserError where the weights lie in more than one pool, or not from a line of the cache on."""
+        section = from_map(weight_map)
+        if len(section.pools) != 1:
+            names = ", ".join(p.name for p in weight_map.pools)
+            raise UserError(f"the weights lie in {len(section.pools)} pools ({names}): compile with one pool for them.")
+        if section.pools[0].address % CACHE_LINE:
+            raise UserError(
+                f"the weights' pool begins at {section.pools[0].address:#x}: let it begin at {CACHE_LINE} bytes."
+            )
+        return CompiledNetwork(section, compiled.memory[section.pools[0].address].tobytes())
+
+    def get_weights(self) -> np.ndarray:
+        """int8 [d] in index order (a copy)."""
+        return gather(self.section, np.frombuffer(self.blob, np.int8))
+
+
+def gather(section: Section, pool: np.ndarray) -> np.ndarray:
+    """The weights of all segments, int8 [d], out of the bytes of the one pool, int8."""
+    parts = []
+    for _, group in itertools.groupby(section.entries, lambda e: e.segment):
+        entries = list(group)
+        weights = np.zeros(math.prod(entries[0].piece.filter), np.int8)
+        for e in entries:
+            weights[e.piece.weights()] = e.piece.gather(pool[e.offset : e.offset + e.piece.size])
+        parts.append(weights)
+    return np.concatenate(parts)
 
 
 def from_map(weight_map: WeightMap) -> Section:
@@ -86,6 +128,10 @@ def unpack(data: bytes, counts: Sequence[int] | None = None) -> Section:
         raise _bad(f"its version is {version}, not {VERSION}")
     if len(data) != _HEADER.size + n_pools * _POOL.size + n_entries * _ENTRY.size or not n_pools or not n_entries:
         raise _bad(f"{n_pools} pools and {n_entries} entries do not make its {len(data)} bytes")
+    if n_pools > MAX_POOLS or n_entries > MAX_ENTRIES:
+        raise _bad(
+            f"{n_pools} pools and {n_entries} entries are more than the {MAX_POOLS} and {MAX_ENTRIES} it may have"
+        )
     at = _HEADER.size
     pools = []
     for address, size, cacheable, zero in _POOL.iter_unpack(data[at : at + n_pools * _POOL.size]):

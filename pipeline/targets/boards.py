@@ -41,13 +41,17 @@ def _tool(name: str) -> str | None:
 
 
 @functools.cache
-def build_native(target: str = "zo_board", *, sanitize: str = "") -> Path:
-    """Build the native board (nothing happens when it is up to date) and return the program or library."""
+def build_native(target: str = "zo_board", *options: str, sanitize: str = "") -> Path:
+    """Build the native board (nothing happens when it is up to date) and return the program or library.
+
+    options: more definitions for CMake ("-DLL_ATON_STAND_IN=ON"), which make it another build.
+    """
     own = os.environ.get("CC", "").split()[:1]
     if not any(shutil.which(c) for c in (*own, "cc", "gcc", "clang")):
         raise UserError("a C compiler is missing, it builds the native board: apt-get install gcc (or clang).")
-    build = ROOT / "build" / ("native" if not sanitize else "native-" + sanitize.replace(",", "-"))
-    _build(build, "native", target, f"-DSANITIZE={sanitize}")
+    kinds = (*_names(options), *sanitize.split(",")) if sanitize else _names(options)
+    build = ROOT / "build" / "-".join(("native", *kinds))
+    _build(build, "native", target, f"-DSANITIZE={sanitize}", *options)
     return build / ("libzo_app.so" if target == "zo_app" else target)
 
 
@@ -57,8 +61,13 @@ def build_an547(target: str, kernels: str, *options: str) -> Path:
 
     options: more definitions for CMake ("-DPROVOKE=ON"), which make it another build.
     """
-    names = ("qemu_an547", kernels, *(o[2:].partition("=")[0].lower() for o in options))
+    names = ("qemu_an547", kernels, *_names(options))
     return _build_firmware("qemu_an547", target, "-".join(names), f"-DKERNELS={kernels}", *options)
+
+
+def _names(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Of definitions for CMake, for the name of a folder."""
+    return tuple(option[2:].partition("=")[0].lower() for option in options)
 
 
 @functools.cache

@@ -77,6 +77,15 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
     ),
     26: lambda a, b: "the board's link takes nothing in bulk: flash the firmware of this version.",
     27: lambda a, b: "the board's runner only runs whole networks: it cannot say how long an op takes.",
+    28: lambda a, b: f"the image's map of the weights is inconsistent (entry {a}, check {b}): make the image anew.",
+    29: lambda a, b: (
+        f"the network was compiled for weights at {a:#x}, the board has them at {b:#x}: compile it with the memory "
+        "pools that convert writes, or for the right variant of the board."
+    ),
+    30: lambda a, b: (
+        f"the network in the board's firmware has an input or output of {a:,} bytes, the image's has {b:,}: build and "
+        "flash the firmware with the network that the image was made of."
+    ),
 }
 
 
@@ -148,8 +157,8 @@ class Board:
 
     def _load(self) -> None:
         """Send the image. Raises UserError before that when the board has too little memory for it."""
-        raw = self.image.raw
-        memory = BoardMemory.of(self.info)
+        raw = self.image.for_board()
+        memory = BoardMemory.of(self.info) if self.image.npu is None else None  # a compiled network needs what it needs
         if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
             raise UserError(why)
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
@@ -256,8 +265,7 @@ class Board:
         return int.from_bytes(self._command(WEIGHTS_CRC, timeout=COMPUTE_TIMEOUT), "little")
 
     def read_tflite(self) -> bytes:
-        offset = self.image.raw.index(self.image.tflite)
-        return self.read(offset, len(self.image.tflite))
+        return self.image.adapted(self.read(*self.image.written))
 
     def reset_weights(self) -> int:
         """Loads the image again: no copy of its weights lies on the board. The sample store is empty afterwards."""

@@ -22,7 +22,7 @@ static void report_memory(const struct app *app, struct memory_report *m)
 {
     const struct image *image = &app->image;
     m->weights = image->weight_count;
-    m->model = image->size - image->weight_count - (uint32_t)sizeof *image->loss;
+    m->model = image->file.size - image->weight_count - (uint32_t)sizeof *image->loss;
     m->activations = (uint32_t)app->runner.memory.activations * app->workers;
     m->scratch = (uint32_t)app->runner.memory.scratch * app->workers;
     m->packed = (uint32_t)app->runner.memory.packed;
@@ -34,9 +34,9 @@ static void report_memory(const struct app *app, struct memory_report *m)
     m->stack = (uint32_t)port_stack().used;
 }
 
-static void report_regions(struct region_report regions[PORT_PURPOSES])
+static void report_regions(struct region_report regions[REGIONS_REPORTED])
 {
-    for (int p = 0; p < PORT_PURPOSES; p++) {
+    for (int p = 0; p < REGIONS_REPORTED; p++) {
         const struct port_region *region = port_region(p);
         uint32_t first = 0;
         while (port_region(first) != region)
@@ -52,7 +52,7 @@ static struct status hello(struct app *app, const uint8_t *payload, uint32_t siz
         return STATUS(STATUS_BAD_LENGTH, size, 0);
     struct hello_reply *r = reply(app, sizeof *r);
     r->protocol = APP_PROTOCOL_VERSION;
-    r->runner = IMAGE_RUNNER_INT8;
+    r->runner = (uint16_t)runner_images();
     r->max_payload = BOARD_MAX_PAYLOAD;
     r->max_batch = BOARD_MAX_BATCH;
     r->workers = port_workers();
@@ -108,9 +108,9 @@ static struct status read_image(struct app *app, const uint8_t *payload, uint32_
     const struct read_request *p = (const struct read_request *)payload;
     if (size != sizeof *p)
         return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
-    if ((uint64_t)p->offset + p->size > app->image.size || p->size > sizeof app->reply)
-        return STATUS(STATUS_READ_RANGE, p->offset + p->size, app->image.size);
-    memcpy(reply(app, p->size), app->image.base + p->offset, p->size);
+    if ((uint64_t)p->offset + p->size > app->image.file.size || p->size > sizeof app->reply)
+        return STATUS(STATUS_READ_RANGE, p->offset + p->size, app->image.file.size);
+    image_read(&app->image, p->offset, p->size, reply(app, p->size));
     return ok();
 }
 
@@ -313,6 +313,8 @@ static struct status trace(struct app *app, const uint8_t *payload, uint32_t siz
     const struct plan *plan = &app->image.plan;
     if (size != sizeof *p)
         return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    if (plan->op_count == 0)
+        return STATUS(STATUS_TRACE_MISSING, 0, 0);
     if (p->op >= plan->op_count)
         return STATUS(STATUS_TRACE_RANGE, p->op, plan->op_count);
     uint32_t bytes = plan_elements(&plan->tensors[plan_op_at(plan, p->op)->out]);
@@ -335,6 +337,8 @@ static struct status profile(struct app *app, const uint8_t *payload, uint32_t s
     const uint32_t ops = app->image.plan.op_count, most = (sizeof app->reply - sizeof(struct profile_reply)) / 8;
     if (size != sizeof *p)
         return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    if (ops == 0 && p->op == 0)
+        return STATUS(STATUS_PROFILE_MISSING, 0, 0);
     uint32_t count = p->op < ops ? least(ops - p->op, most) : 0;
     struct profile_reply *r = reply(app, sizeof *r + count * (uint32_t)sizeof(uint64_t));
     memcpy(r->phases, app->clock.ticks, sizeof r->phases);

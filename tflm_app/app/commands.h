@@ -54,13 +54,15 @@ struct region_report {
     uint32_t number, size;
 };
 
+enum { REGIONS_REPORTED = 3 }; /* image, work, samples */
+
 struct hello_reply {
     uint16_t protocol, runner;
     uint32_t max_payload, max_batch, workers;
     uint32_t bulk; /* 1: LOAD_BULK and PIXELS_BULK work */
     uint32_t stack_size, ticks_per_second;
-    struct region_report regions[3]; /* image, work, samples */
-    uint32_t loaded;                 /* 0 or 1; what follows is 0 without an image */
+    struct region_report regions[REGIONS_REPORTED];
+    uint32_t loaded; /* 0 or 1; what follows is 0 without an image */
     uint32_t image_crc, weights_crc, weights, mu_max, classes, sample_bytes, sample_capacity;
     struct memory_report memory;
     char board[16], runner_name[16]; /* zero-padded */

@@ -22,19 +22,26 @@ static uint8_t *take(struct port_region *region, size_t size)
 
 static void release_all(void)
 {
-    for (int purpose = PORT_IMAGE; purpose <= PORT_SAMPLES; purpose++)
+    for (int purpose = 0; purpose < PORT_PURPOSES; purpose++)
         port_region(purpose)->used = 0;
+}
+
+/* Whether images for this runner have their weights in memory of their own. */
+static bool weights_apart(void)
+{
+    return runner_images() == IMAGE_RUNNER_NEURAL_ART;
 }
 
 struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
 {
+    size_t room = port_region(PORT_IMAGE)->size + (weights_apart() ? port_region(PORT_WEIGHTS)->size : 0);
     app->loaded = app->loading = false;
     app->batch_size = 0;
     app->samples = (struct sample_store){0};
     app->clock = (struct phase_clock){.now = PHASE_NONE, .since = port_now()};
     release_all();
-    if (size > port_region(PORT_IMAGE)->size)
-        return STATUS(STATUS_IMAGE_TOO_LARGE, size, port_region(PORT_IMAGE)->size);
+    if (size > room)
+        return STATUS(STATUS_IMAGE_TOO_LARGE, size, room);
     app->loading = true;
     app->load_size = size;
     app->load_at = 0;
@@ -42,22 +49,52 @@ struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
     return STATUS(STATUS_OK, 0, 0);
 }
 
+/* The file as far as it is there. What comes behind its head goes where a compiled network has its weights. */
+static struct image_file file_of(const struct app *app)
+{
+    uint8_t *base = port_region(PORT_IMAGE)->base;
+    uint32_t head = image_head(base, app->load_at, app->load_size, runner_images());
+    return (struct image_file){base, port_region(PORT_WEIGHTS)->base, head, app->load_size};
+}
+
+/* The next bytes of the file, which lie in the command or still have to come over the link (data NULL): in parts,
+ * since the table of sections says where the others go. */
+static struct status take_bytes(struct app *app, const uint8_t *data, uint32_t size)
+{
+    while (size) {
+        struct image_file file = file_of(app);
+        bool in_head = app->load_at < file.head;
+        const struct port_region *region = port_region(in_head ? PORT_IMAGE : PORT_WEIGHTS);
+        uint32_t at = in_head ? app->load_at : app->load_at - file.head, end = in_head ? file.head : file.size;
+        uint32_t part = end - app->load_at < size ? end - app->load_at : size;
+        if ((uint64_t)at + part > region->size) {
+            app->loading = false;
+            return STATUS(STATUS_IMAGE_TOO_LARGE, end - (in_head ? 0 : file.head), region->size);
+        }
+        if (data) {
+            memcpy(region->base + at, data, part);
+            data += part;
+        } else {
+            app_receive_bulk(app, region->base + at, part);
+        }
+        app->load_at += part;
+        size -= part;
+    }
+    return STATUS(STATUS_OK, 0, 0);
+}
+
 struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *data, uint32_t size)
 {
     if (!app->loading || offset != app->load_at || size > app->load_size - app->load_at)
         return STATUS(STATUS_LOAD_ORDER, offset, app->load_at);
-    memcpy(port_region(PORT_IMAGE)->base + offset, data, size);
-    app->load_at += size;
-    return STATUS(STATUS_OK, 0, 0);
+    return take_bytes(app, data, size);
 }
 
 struct status app_load_bulk(struct app *app, uint32_t offset, uint32_t size)
 {
     if (!app->loading || offset != app->load_at || size > app->load_size - app->load_at)
         return STATUS(STATUS_LOAD_ORDER, offset, app->load_at);
-    app_receive_bulk(app, port_region(PORT_IMAGE)->base + offset, size);
-    app->load_at += size;
-    return STATUS(STATUS_OK, 0, 0);
+    return take_bytes(app, NULL, size);
 }
 
 static struct status share_memory(struct app *app)
@@ -82,16 +119,31 @@ static struct status share_memory(struct app *app)
     return STATUS(STATUS_OK, 0, 0);
 }
 
+/* A compiled network reads its weights where it was compiled for. */
+static struct status check_address(const struct image *image)
+{
+    uintptr_t there = (uintptr_t)image->file.blob;
+    if (weights_apart() && there != image->nart.pools[0].address)
+        return STATUS(STATUS_WEIGHTS_ADDRESS, image->nart.pools[0].address, there);
+    return STATUS(STATUS_OK, 0, 0);
+}
+
 struct status app_load_end(struct app *app)
 {
     if (!app->loading || app->load_at != app->load_size)
         return STATUS(STATUS_LOAD_ORDER, app->load_at, app->load_size);
     app->loading = false;
-    struct port_region *region = port_region(PORT_IMAGE);
-    uint32_t crc = crc32_update(0, region->base, app->load_size);
+    struct image_file file = file_of(app);
+    uint32_t crc = crc32_update(crc32_update(0, file.base, file.head), file.blob, file.size - file.head);
     if (crc != app->load_crc)
         return STATUS(STATUS_IMAGE_DAMAGED, crc, app->load_crc);
-    struct status status = image_open(&app->image, take(region, app->load_size), app->load_size);
+    take(port_region(PORT_IMAGE), file.head);
+    if (file.head < file.size)
+        take(port_region(PORT_WEIGHTS), file.size - file.head);
+    struct status status = image_open(&app->image, file, runner_images());
+    if (status.code)
+        return status;
+    status = check_address(&app->image);
     if (status.code)
         return status;
     struct port_region *work = port_region(PORT_WORK);

@@ -34,6 +34,9 @@ enum status_code {
     STATUS_RUNNER = 25,          /* bytes that were free, 0: not prepared, 1: prepared, but not run */
     STATUS_BULK = 26,            /* the link cannot take it */
     STATUS_PROFILE_MISSING = 27, /* the runner can only run the whole network */
+    STATUS_IMAGE_NART = 28,      /* pool, entry or segment, number of the check (image/nart.c) */
+    STATUS_WEIGHTS_ADDRESS = 29, /* where the network was compiled for, where the board has them */
+    STATUS_NETWORK = 30,         /* bytes of the compiled network's input or output, of the image's */
 };
 
 /* A code and up to two numbers that its sentence mentions. */

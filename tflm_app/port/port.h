@@ -9,8 +9,9 @@
 /* BOARD_NAME, BOARD_MAX_PAYLOAD, BOARD_MAX_BATCH, BOARD_MAX_WORKERS, BOARD_TICKS_PER_SECOND */
 #include "board_config.h"
 
-/* What memory is for. Purposes may share one region: the app takes from each in this order. */
-enum port_purpose { PORT_IMAGE, PORT_WORK, PORT_SAMPLES, PORT_PURPOSES };
+/* What memory is for. Purposes may share one region: the app takes from each in this order. PORT_WEIGHTS is asked for
+ * by builds with a compiled network alone: a region of its own, at the address of that network's pool of weights. */
+enum port_purpose { PORT_IMAGE, PORT_WORK, PORT_SAMPLES, PORT_WEIGHTS, PORT_PURPOSES };
 
 struct port_region {
     uint8_t *base; /* 64-byte aligned */

@@ -24,7 +24,8 @@ struct runner {
     uint64_t probe_seed;
     int probe_step;
     bool packed_before;
-    bool stale; /* what packed holds is not what the next invocation is to see */
+    bool started; /* the NPU's runtime, once for all images */
+    bool stale;   /* what packed holds is not what the next invocation is to see */
 };
 
 static inline size_t runner_bytes(const struct runner_memory *memory, unsigned workers)
@@ -36,6 +37,9 @@ static inline size_t runner_bytes(const struct runner_memory *memory, unsigned w
  * it needs; nothing in it lasts. */
 struct status runner_init(struct runner *runner, const struct image *image, uint8_t *work, size_t size,
                           unsigned workers);
+
+/* Which images this build runs. */
+enum image_runner runner_images(void);
 
 /* For people; NULL before an image is loaded. */
 const char *runner_name(const struct runner *runner);

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "zo/layout.h"
+
 enum { ZO_MAX_DIRECTIONS = 64, ZO_MAX_COEFFICIENT = 1 << 24 };
 enum zo_rounding { ZO_NEAREST = 0, ZO_STOCHASTIC = 1 };
 
@@ -20,7 +22,8 @@ struct zo_weights {
     int8_t *base;
     const struct zo_segment *segments;
     uint32_t segment_count;
-    int32_t limit; /* weights stay within +-limit after an update */
+    int32_t limit;                  /* weights stay within +-limit after an update */
+    const struct zo_layout *layout; /* where weights lie from the base on; NULL: in index order, by the offsets */
 };
 
 struct zo_update {
@@ -43,11 +46,17 @@ void zo_perturb(const struct zo_weights *weights, uint64_t seed, int step);
 struct zo_update_result zo_apply_update(const struct zo_weights *weights, const struct zo_update *update);
 
 /* A walk over the weights in runs that stay within one segment and, by their index, within one block of so many: what
- * shares the words of a Philox block. Starts as {0}; w, index and count are of the run that zo_next_run found. */
+ * shares the words of a Philox block. Starts as {0}; w, index and count are of the run that zo_next_run found. Weights
+ * with a layout are gathered into a row, and written back when the next run is asked for: a walk goes to its end. */
+enum { ZO_LONGEST_BLOCK = 512 };
+
 struct zo_run {
     int8_t *w;
     uint32_t index, count;
-    uint32_t next, left; /* the next segment; weights of this one behind the run */
+    uint32_t next, left;          /* the next segment; weights of this one behind the run */
+    bool reads;                   /* nothing is written back */
+    const struct zo_entry *entry; /* the first of this segment in the layout */
+    int8_t row[ZO_LONGEST_BLOCK];
 };
 
 bool zo_next_run(const struct zo_weights *weights, struct zo_run *run, uint32_t block);

@@ -7,6 +7,11 @@
 
 enum { ALIGN = 64, MAX_BLOCK = 32 };
 
+enum image_runner runner_images(void)
+{
+    return IMAGE_RUNNER_INT8;
+}
+
 const char *runner_name(const struct runner *runner)
 {
     return (runner ? runner->kernels : kernel_set_choose())->name;

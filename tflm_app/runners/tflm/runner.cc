@@ -97,6 +97,11 @@ Worker *worker_in(uint8_t *work)
 
 extern "C" {
 
+enum image_runner runner_images(void)
+{
+    return IMAGE_RUNNER_INT8;
+}
+
 const char *runner_name(const struct runner *)
 {
     return "tflm";

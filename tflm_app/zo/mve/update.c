@@ -2,7 +2,7 @@
  * of sixteen weights in one direction are a predicate as they come; under it a bit is added to sixteen indices, by
  * which the sums are then gathered. Sums of sixteen weights over all directions stay in four registers.
  *
- * Stack: 2.9 KiB, which the signs and sums of 64 directions take. */
+ * Stack: 3.4 KiB, which the signs and sums of 64 directions take, and a run. */
 #include <arm_mve.h>
 
 #include "zo/mve/philox.h"

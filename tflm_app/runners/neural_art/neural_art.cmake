@@ -1,0 +1,33 @@
+# The runner that is a network compiled for the Neural-ART NPU. Network and runtime are the user's: NEURAL_ART_DIR is what
+# `stedgeai generate` wrote, ST_NPU_DIR the folder `Npu` of the runtime of the same version (docs/neural_art.md).
+set(NEURAL_ART_NAME "Default" CACHE STRING "name of the network: stedgeai's -n, 'Default' before 3.0, then 'network'")
+set(RUNNER_SOURCES ${CMAKE_CURRENT_LIST_DIR}/runner.c)
+add_compile_definitions(NEURAL_ART_NAME=${NEURAL_ART_NAME})
+
+if(LL_ATON_STAND_IN)
+  # Arithmetic is that of the in-tree kernels.
+  set(STAND_IN_DIR ${CMAKE_CURRENT_SOURCE_DIR}/../tests/ll_aton)
+  file(GLOB STAND_IN_SOURCES CONFIGURE_DEPENDS ${STAND_IN_DIR}/*.c runners/int8/*.c)
+  list(FILTER STAND_IN_SOURCES EXCLUDE REGEX "/int8/runner\\.c$")
+  list(APPEND RUNNER_SOURCES ${STAND_IN_SOURCES})
+  include_directories(${STAND_IN_DIR})
+  link_libraries(m)
+  add_compile_definitions(BOARD_WEIGHTS_ADDRESS=0x34200000)
+else()
+  set(ST_NPU_DIR "" CACHE PATH "ST's runtime of the NPU: the folder that holds ll_aton and Devices")
+  if(NOT EXISTS ${ST_NPU_DIR}/ll_aton/ll_aton_runtime.h)
+    message(FATAL_ERROR "ST_NPU_DIR (${ST_NPU_DIR}) lacks ll_aton/ll_aton_runtime.h: give the folder Npu of ST's runtime.")
+  endif()
+  file(GLOB NETWORK_SOURCES CONFIGURE_DEPENDS ${NEURAL_ART_DIR}/*.c)
+  list(FILTER NETWORK_SOURCES EXCLUDE REGEX "/stai_[^/]*$")
+  if(NOT NETWORK_SOURCES)
+    message(FATAL_ERROR "NEURAL_ART_DIR (${NEURAL_ART_DIR}) has no network.c: give what stedgeai generate wrote.")
+  endif()
+  file(GLOB ST_SOURCES CONFIGURE_DEPENDS ${ST_NPU_DIR}/ll_aton/*.c ${ST_NPU_DIR}/Devices/STM32N6XX/*.c)
+  list(FILTER ST_SOURCES EXCLUDE REGEX "/ll_aton_(rt_main|reloc_[^/]*|osal_(freertos|threadx|zephyr)[^/]*)\\.c$")
+  set_source_files_properties(${NETWORK_SOURCES} ${ST_SOURCES} PROPERTIES COMPILE_OPTIONS "-w")
+  list(APPEND RUNNER_SOURCES ${NETWORK_SOURCES} ${ST_SOURCES})
+  include_directories(SYSTEM ${NEURAL_ART_DIR} ${ST_NPU_DIR}/ll_aton ${ST_NPU_DIR}/Devices/STM32N6XX)
+  add_compile_definitions(LL_ATON_PLATFORM=LL_ATON_PLAT_STM32N6 LL_ATON_OSAL=LL_ATON_OSAL_BARE_METAL
+    LL_ATON_RT_MODE=LL_ATON_RT_ASYNC LL_ATON_SW_FALLBACK LL_ATON_DBG_BUFFER_INFO_EXCLUDED=1)
+endif()
