@@ -22,6 +22,7 @@ if(KERNELS STREQUAL "x86")
   set_source_files_properties(${X86}/product_amx.c PROPERTIES COMPILE_OPTIONS "${AVX512};-mamx-tile;-mamx-int8")
 endif()
 
+add_compile_definitions(ZO_LAYOUTS=1) # the tests of the library walk through layouts
 find_package(Threads REQUIRED)
 add_executable(zo_board ${APP_SOURCES} ${BOARD_DIR}/port.c)
 target_link_libraries(zo_board PRIVATE Threads::Threads)

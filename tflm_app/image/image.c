@@ -277,7 +277,7 @@ struct status image_open(struct image *image, struct image_file file, enum image
     if (!status.code)
         status = open_input(image, find(image, "INPT", 32));
     if (!status.code)
-        status = runner == IMAGE_RUNNER_INT8 ? open_plan(image) : open_nart(image);
+        status = runner == IMAGE_RUNNER_INT8 || !ZO_LAYOUTS ? open_plan(image) : open_nart(image);
     if (!status.code)
         status = check_weights(image);
     return status;

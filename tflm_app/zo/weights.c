@@ -1,11 +1,18 @@
 #include "zo/weights.h"
 
+#include <stddef.h>
+
 #include "link/crc32.h"
 
 /* The run's first weight in its segment. */
 static uint32_t position_of(const struct zo_weights *weights, const struct zo_run *run)
 {
     return weights->segments[run->next - 1].count - run->left - run->count;
+}
+
+static const struct zo_layout *layout_of(const struct zo_weights *weights)
+{
+    return ZO_LAYOUTS ? weights->layout : NULL;
 }
 
 static void find_entry(const struct zo_weights *weights, struct zo_run *run)
@@ -18,7 +25,7 @@ static void find_entry(const struct zo_weights *weights, struct zo_run *run)
 
 bool zo_next_run(const struct zo_weights *weights, struct zo_run *run, uint32_t block)
 {
-    const struct zo_layout *layout = weights->layout;
+    const struct zo_layout *layout = layout_of(weights);
     if (layout && run->count && !run->reads)
         zo_layout_scatter(run->entry, weights->base, position_of(weights, run), run->count, run->row);
     run->w += run->count;
@@ -46,7 +53,7 @@ bool zo_next_run(const struct zo_weights *weights, struct zo_run *run, uint32_t 
 uint32_t zo_weights_crc(const struct zo_weights *weights)
 {
     uint32_t crc = 0;
-    if (weights->layout) {
+    if (layout_of(weights)) {
         for (struct zo_run run = {.reads = true}; zo_next_run(weights, &run, ZO_LONGEST_BLOCK);)
             crc = crc32_update(crc, run.w, run.count);
         return crc;

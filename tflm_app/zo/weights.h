@@ -50,13 +50,18 @@ struct zo_update_result zo_apply_update(const struct zo_weights *weights, const 
  * with a layout are gathered into a row, and written back when the next run is asked for: a walk goes to its end. */
 enum { ZO_LONGEST_BLOCK = 512 };
 
+/* 1 in builds whose weights may have a layout: the others do without the code, and without the row on their stack. */
+#ifndef ZO_LAYOUTS
+#define ZO_LAYOUTS 0
+#endif
+
 struct zo_run {
     int8_t *w;
     uint32_t index, count;
     uint32_t next, left;          /* the next segment; weights of this one behind the run */
     bool reads;                   /* nothing is written back */
     const struct zo_entry *entry; /* the first of this segment in the layout */
-    int8_t row[ZO_LONGEST_BLOCK];
+    int8_t row[ZO_LAYOUTS ? ZO_LONGEST_BLOCK : 1];
 };
 
 bool zo_next_run(const struct zo_weights *weights, struct zo_run *run, uint32_t block);

@@ -2,7 +2,7 @@
 # `stedgeai generate` wrote, ST_NPU_DIR the folder `Npu` of the runtime of the same version (docs/neural_art.md).
 set(NEURAL_ART_NAME "Default" CACHE STRING "name of the network: stedgeai's -n, 'Default' before 3.0, then 'network'")
 set(RUNNER_SOURCES ${CMAKE_CURRENT_LIST_DIR}/runner.c)
-add_compile_definitions(NEURAL_ART_NAME=${NEURAL_ART_NAME})
+add_compile_definitions(NEURAL_ART_NAME=${NEURAL_ART_NAME} ZO_LAYOUTS=1)
 
 if(LL_ATON_STAND_IN)
   # Arithmetic is that of the in-tree kernels.
