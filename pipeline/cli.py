@@ -79,6 +79,9 @@ class _Lines(tqdm):
     def status_printer(file: Any) -> Callable[[str], None]:
         return lambda text: print(text, file=file, flush=True)
 
+    def moveto(self, n: int) -> None:
+        """A line in a file stays where it is, whatever other bars there are."""
+
     def close(self) -> None:
         if not self.disable and self._time() >= self.start_t + self.delay:
             self.display(pos=0)

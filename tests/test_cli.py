@@ -44,6 +44,13 @@ def test_progress_off_a_terminal_is_plain_lines(capsys):
     assert first.startswith("working: 0/3 (0 %)") and last.startswith("working: 3/3 (100 %)")
 
 
+def test_progress_within_progress_moves_no_cursor(capsys):
+    with cli.progress(1, "outer", "step"), cli.progress(2, "inner", "step", leave=False) as bar:
+        bar.update(2)
+    printed = capsys.readouterr().err
+    assert "\x1b" not in printed and "inner: 2/2 (100 %)" in printed
+
+
 def test_progress_of_short_work_can_stay_unseen(capsys):
     with cli.progress(3, "working", "step", delay=60) as bar:
         bar.update(3)
