@@ -83,7 +83,8 @@ class _Lines(tqdm):
         """A line in a file stays where it is, whatever other bars there are."""
 
     def close(self) -> None:
-        if not self.disable and self._time() >= self.start_t + self.delay:
+        begun = getattr(self, "start_t", None)  # not there when Ctrl-C came before the first line was out
+        if not self.disable and begun is not None and self._time() >= begun + self.delay:
             self.display(pos=0)
             self.sp = None  # tqdm's own last words are for a terminal
         super().close()
