@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tiny_run
 from oracles import random_pixels
+from test_m55 import pytestmark as needs_m55
 from tiny_model import SHAPE, tiny_image
 
 from converters.errors import UserError
@@ -29,6 +30,7 @@ from pipeline.targets.link import Link, Refused
 from pipeline.targets.target import NEAREST, Update
 from pipeline.targets.transports import ProcessTransport
 
+pytestmark = needs_m55
 PROVOKE = 0x7F  # tflm_app/app/commands.h
 NETWORKS = tiny_run.networks()
 SHORT = ("--steps", 5, "--eval-images", 0)
