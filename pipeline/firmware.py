@@ -47,6 +47,8 @@ FIRMWARE = {
     ),
 }
 
+OBJECT_LIBRARIES = ("an547",)  # of boards/*/board.cmake
+
 # Members of struct app (tflm_app/app/app.h) by purpose; the others are the rest.
 APP = {"link buffers": ("link", "request", "reply"), "training": ("partial",), "batch": ("batch", "batch_size")}
 TITLES = {
@@ -85,8 +87,9 @@ def memories(script: str) -> tuple[Memory, ...]:
 
 
 def call_graphs(elf: Path) -> list[Path]:
-    """What GCC wrote of the sources that it compiled in the ELF file's build."""
-    return sorted((elf.parent / "CMakeFiles").glob("**/*.ci"))
+    """What GCC wrote of the sources of an ELF file. Another of the same build may have them with other definitions."""
+    targets = (elf.stem, *OBJECT_LIBRARIES)
+    return sorted(path for t in targets for path in (elf.parent / "CMakeFiles" / f"{t}.dir").glob("**/*.ci"))
 
 
 def stacks(elf: Elf) -> tuple[stack.Stack, ...]:

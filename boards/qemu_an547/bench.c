@@ -9,7 +9,6 @@
 #include "board.h"
 #include "image/image.h"
 #include "port/port.h"
-#include "runners/int8/kernels.h"
 #include "runners/runner.h"
 #include "semihosting.h"
 
@@ -62,24 +61,12 @@ static void read_input(int32_t file)
         fail("inputs.bin is too short\n");
 }
 
-/* What runner_invoke does, with the counter read between the ops. */
+/* The ops of one pass, each by itself. */
 static void count_ops(int32_t report)
 {
     static uint64_t ticks[MAX_OPS];
-    const struct plan *plan = &image.plan;
-    const struct plan_op *op = (const struct plan_op *)plan->ops;
-    struct kernel_memory memory = {
-        .activations = (int8_t *)work,
-        .scratch = work + runner.memory.activations,
-        .block = runner.block,
-        .samples = 1,
-    };
-    for (uint32_t i = 0; i < plan->op_count; i++, op = plan_next(op)) {
-        uint64_t start = counter_now();
-        runner.kernels->ops[op->kind].run(plan, op, memory);
-        ticks[i] = counter_now() - start;
-    }
-    semihosting_write(report, ticks, plan->op_count * sizeof ticks[0]);
+    runner_profile(&runner, work, 1, 0, image.plan.op_count, ticks);
+    semihosting_write(report, ticks, image.plan.op_count * sizeof ticks[0]);
 }
 
 static void write_report(int32_t inputs)
@@ -116,9 +103,14 @@ static void run_inputs(const struct probe *probe, uint32_t count, int32_t output
     semihosting_close(inputs);
 }
 
-/* All of a port that runners ask for here: there is no watchdog. */
+/* What runners ask of a port; there is no watchdog. */
 void port_alive(void)
 {
+}
+
+uint64_t port_now(void)
+{
+    return counter_now();
 }
 
 int main(void)

@@ -12,7 +12,7 @@
 #include "app/app.h"
 #include "board.h"
 #include "cortex_m.h"
-#include "link/frame.h"
+#include "ring.h"
 #include "semihosting.h"
 #include "watchdog.h"
 
@@ -59,15 +59,9 @@ enum {
     UART_RX_INTERRUPT_ENABLE = 1 << 3,
     UART_RX_INTERRUPT = 1 << 1,
     UART_DIVIDER_LEAST = 16, /* what the machine takes; the emulation does not pace bytes */
-    RING_BYTES = 2048,       /* a whole frame: the host sends no more before it has its answer */
 };
 
-_Static_assert(RING_BYTES > BOARD_MAX_PAYLOAD + FRAME_OVERHEAD + BOARD_MAX_PAYLOAD / 254 + 8, "a frame fits");
-
-static struct {
-    volatile uint8_t bytes[RING_BYTES];
-    volatile uint32_t head, tail; /* written by the interrupt, by the reader */
-} ring;
+static struct ring ring;
 
 static void uart_start(void)
 {
@@ -76,14 +70,11 @@ static void uart_start(void)
     NVIC_ENABLE(BOARD_UART_IRQ) = 1u << BOARD_UART_IRQ % 32;
 }
 
-/* A full ring drops what comes, as hardware would: the frame is damaged then, and sent again. */
 void board_uart_interrupt(void)
 {
     UART_INTERRUPTS = UART_RX_INTERRUPT;
     while (UART_STATE & UART_RX_FULL) {
-        uint8_t byte = (uint8_t)UART_DATA;
-        if (ring.head - ring.tail < RING_BYTES)
-            ring.bytes[ring.head++ % RING_BYTES] = byte;
+        ring_put(&ring, (uint8_t)UART_DATA);
     }
 }
 
@@ -100,10 +91,7 @@ static void uart_wait(void)
 static size_t uart_read(uint8_t *to, size_t max)
 {
     uart_wait();
-    size_t count = 0;
-    while (count < max && ring.head != ring.tail)
-        to[count++] = ring.bytes[ring.tail++ % RING_BYTES];
-    return count;
+    return ring_take(&ring, to, max);
 }
 
 static void uart_write(const uint8_t *from, size_t size)

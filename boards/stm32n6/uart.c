@@ -1,21 +1,15 @@
 #include "uart.h"
 
-#include "link/frame.h"
 #include "registers.h"
+#include "ring.h"
 
 enum {
     TX_PIN = 5,
-    RX_PIN = 6,        /* PE5 and PE6 on both boards */
-    RING_BYTES = 2048, /* a whole frame: the host sends no more before it has its answer */
+    RX_PIN = 6, /* PE5 and PE6 on both boards */
     PATIENCE = 1 << 20,
 };
 
-_Static_assert(RING_BYTES > BOARD_MAX_PAYLOAD + FRAME_OVERHEAD + BOARD_MAX_PAYLOAD / 254 + 8, "a frame fits");
-
-static struct {
-    volatile uint8_t bytes[RING_BYTES];
-    volatile uint32_t head, tail; /* written by the interrupt, by the reader */
-} ring;
+static struct ring ring;
 
 static void set_field(volatile uint32_t *at, unsigned pin, unsigned width, uint32_t value)
 {
@@ -56,24 +50,19 @@ void uart_start(void)
     NVIC_ISER(BOARD_UART_IRQ) = 1u << BOARD_UART_IRQ % 32;
 }
 
-/* A full ring drops what comes: the frame is damaged then, and sent again. So are bytes that arrived with errors. */
+/* Bytes that arrived with errors are taken as well: the frame is damaged then, and sent again. */
 void board_uart_interrupt(void)
 {
     uint32_t state;
     while ((state = USART1_ISR) & USART_ISR_RXFNE) {
-        uint8_t byte = (uint8_t)USART1_RDR;
-        if (ring.head - ring.tail < RING_BYTES)
-            ring.bytes[ring.head++ % RING_BYTES] = byte;
+        ring_put(&ring, (uint8_t)USART1_RDR);
     }
     USART1_ICR = state & USART_ISR_ERRORS;
 }
 
 size_t uart_read(uint8_t *to, size_t max)
 {
-    size_t count = 0;
-    while (count < max && ring.head != ring.tail)
-        to[count++] = ring.bytes[ring.tail++ % RING_BYTES];
-    return count;
+    return ring_take(&ring, to, max);
 }
 
 static void wait_for(uint32_t flag)

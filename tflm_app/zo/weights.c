@@ -50,6 +50,15 @@ bool zo_next_run(const struct zo_weights *weights, struct zo_run *run, uint32_t 
     return true;
 }
 
+void zo_change_probe(const struct zo_weights *weights, uint64_t from_seed, int from_step, uint64_t seed, int step)
+{
+    int here = seed == from_seed ? from_step : 0; /* what of it the weights hold already */
+    if (here != from_step)
+        zo_perturb(weights, from_seed, -from_step);
+    if (step != here)
+        zo_perturb(weights, seed, step - here);
+}
+
 uint32_t zo_weights_crc(const struct zo_weights *weights)
 {
     uint32_t crc = 0;

@@ -42,6 +42,9 @@ struct zo_update_result {
 /* w += step * z(seed), without saturation: headroom (|w| <= 127 - mu_max) makes +mu, -2 mu, +mu exact. */
 void zo_perturb(const struct zo_weights *weights, uint64_t seed, int step);
 
+/* From the probe that the weights hold to another, with the fewest passes. Step 0: none. */
+void zo_change_probe(const struct zo_weights *weights, uint64_t from_seed, int from_step, uint64_t seed, int step);
+
 /* w -= round(sum over j of c_j z_j), clamped to +-limit: all directions in one pass, no gradient buffer. */
 struct zo_update_result zo_apply_update(const struct zo_weights *weights, const struct zo_update *update);
 

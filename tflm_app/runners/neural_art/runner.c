@@ -114,11 +114,7 @@ struct status runner_init(struct runner *runner, const struct image *image, uint
 
 void runner_set_probe(struct runner *runner, uint64_t seed, int step)
 {
-    int here = seed == runner->probe_seed ? runner->probe_step : 0; /* what of it the weights hold already */
-    if (here != runner->probe_step)
-        zo_perturb(&runner->image->weights, runner->probe_seed, -runner->probe_step);
-    if (step != here)
-        zo_perturb(&runner->image->weights, seed, step - here);
+    zo_change_probe(&runner->image->weights, runner->probe_seed, runner->probe_step, seed, step);
     runner->probe_seed = seed;
     runner->probe_step = step;
     clean_entries(runner->image);

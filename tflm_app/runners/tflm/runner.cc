@@ -137,8 +137,7 @@ struct status runner_init(struct runner *runner, const struct image *image, uint
 
 void runner_set_probe(struct runner *runner, uint64_t seed, int step)
 {
-    zo_perturb(&runner->image->weights, runner->probe_seed, -runner->probe_step);
-    zo_perturb(&runner->image->weights, seed, step);
+    zo_change_probe(&runner->image->weights, runner->probe_seed, runner->probe_step, seed, step);
     runner->probe_seed = seed;
     runner->probe_step = step;
     runner->stale = runner->stale || kCachesWeights;
