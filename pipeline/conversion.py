@@ -116,7 +116,7 @@ def convert(settings: Settings) -> tuple[Path, Report]:
         "name": settings.name,
         "model": network.model,
         "dataset": settings.dataset,
-        "class_names": list(datasets.class_names(settings.dataset)),
+        "class_names": list(datasets.class_names(settings.dataset, settings.data_dir)),
         "quantization": network.quantization,
         "accuracy": {k: v for k, v in asdict(report).items() if v is not None},
     }
@@ -298,7 +298,7 @@ def _checked(tflite: bytes, source: str, settings: Settings) -> bytes:
 
 def _check_fit(source: str, settings: Settings, size: int, classes: int) -> None:
     """The network and what the command line says of the data have to agree."""
-    known = datasets.class_names(settings.dataset)
+    known = datasets.class_names(settings.dataset, settings.data_dir)
     if classes != len(known):
         raise UserError(
             f"{source} tells {classes} classes apart, {settings.dataset} has {len(known)}: name the data set that the "

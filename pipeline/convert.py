@@ -24,7 +24,8 @@ SCOPES = ("all", "head", "first-half", "second-half", "depthwise", "pointwise")
 @dataclass(frozen=True)
 class Training:
     """What suits a data set: its own image size, epochs of pre-training that bring a small network near its best and
-    of QAT after it, and whether images are mirrored and moved about (they may be where the classes do not mind)."""
+    of QAT after it, and whether images are mirrored and moved about (they may be where the classes do not mind). Those of cifar10 and folder
+    are a guess."""
 
     size: int
     epochs: int
@@ -36,6 +37,8 @@ TRAINING = {
     "fashion_mnist": Training(32, 2, 1, False),
     "eurosat": Training(64, 10, 2, True),
     "stl10": Training(96, 60, 10, True),
+    "cifar10": Training(32, 20, 4, True),
+    "folder": Training(64, 20, 4, True),
 }
 
 # Options that mean something for one source of the network only.
@@ -86,7 +89,8 @@ def _by_dataset(field: str) -> str:
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path),
-    help="Directory of the data set's official files (Fashion-MNIST is downloaded without it).",
+    help="Directory of the data set's official files, or of your own folders of images, one a class (Fashion-MNIST is "
+    "downloaded without it).",
 )
 @click.option("--limit", type=click.IntRange(100), help="Use at most so many images of each split.")
 @click.option(
@@ -204,7 +208,7 @@ def main(
     if keras_file is None and tflite_file is None:
         size = input_size or training.size
         stem = stem or default_stem(size)
-        classes = len(datasets.class_names(dataset))
+        classes = len(datasets.class_names(dataset, data_dir))
         spec = ModelSpec(model or "resnet18", size, 3, classes, width, stem, alpha)
     given = keras_file or tflite_file
     settings = Settings(

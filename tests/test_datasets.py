@@ -1,17 +1,20 @@
 """Readers of the official layouts, on tiny files made here; and the deployment shifts."""
 
 import gzip
+import hashlib
 import shutil
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from converters.errors import UserError
 from pipeline import datasets
-from pipeline.datasets import eurosat, fashion_mnist, shifts, stl10
+from pipeline.datasets import cifar10, eurosat, fashion_mnist, folder, shifts, stl10
+from pipeline.datasets.__main__ import main as datasets_command
 from pipeline.datasets.dataset import interleave, split_by_rank
 
 
@@ -61,6 +64,31 @@ def make_stl10(folder: Path, train: int = 50, test: int = 20) -> np.ndarray:
     return images
 
 
+def make_cifar10(folder: Path, each: int = 20) -> np.ndarray:
+    """The images of the first file, uint8 [n, row, column, channel]."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(5)
+    images = rng.integers(0, 256, (6, each, 32, 32, 3), np.uint8)
+    for name, part in zip((*cifar10.TRAIN_FILES, cifar10.TEST_FILE), images, strict=True):
+        labels = (np.arange(each) % 10).astype(np.uint8)[:, None]
+        planes = part.transpose(0, 3, 1, 2).reshape(each, -1)
+        (folder / name).write_bytes(np.concatenate([labels, planes], axis=1).tobytes())
+    return images[0]
+
+
+def make_folder(root: Path, each: int = 10, names: tuple[str, ...] = ("cat", "dog", "owl")) -> None:
+    for c, name in enumerate(names):
+        (root / name).mkdir(parents=True)
+        for i in range(each):
+            Image.new("RGB", (80, 50 + i), (80 * c, 20 * i, 99)).save(root / name / f"{i}.png")
+
+
+MAKE = {
+    "fashion_mnist": make_fashion, "eurosat": make_eurosat, "stl10": make_stl10, "cifar10": make_cifar10,
+    "folder": make_folder,
+}  # fmt: skip
+
+
 def fingerprints(split: datasets.Split) -> set[bytes]:
     return {image.tobytes() for image in split.images}
 
@@ -82,14 +110,14 @@ def test_fashion_mnist_pads_to_32_and_repeats_gray(tmp_path, packed):
 
 @pytest.mark.parametrize("name", datasets.NAMES)
 def test_splits_are_disjoint_balanced_and_repeatable(tmp_path, name):
-    size = {"fashion_mnist": 32, "eurosat": 64, "stl10": 96}[name]
-    {"fashion_mnist": make_fashion, "eurosat": make_eurosat, "stl10": make_stl10}[name](tmp_path / "data")
+    size = {"fashion_mnist": 32, "eurosat": 64, "stl10": 96, "cifar10": 32, "folder": 48}[name]
+    MAKE[name](tmp_path / "data")
     one, two = (datasets.load(name, data_dir=tmp_path / "data", size=size) for _ in range(2))
     for split in ("source", "adapt", "test"):
         assert np.array_equal(getattr(one, split).images, getattr(two, split).images)
-        counts = np.bincount(getattr(one, split).labels, minlength=10)
+        counts = np.bincount(getattr(one, split).labels, minlength=one.classes)
         assert counts.min() == counts.max() > 0
-        assert sorted(getattr(one, split).labels[:10]) == list(range(10))  # any head is balanced
+        assert sorted(getattr(one, split).labels[: one.classes]) == list(range(one.classes))  # any head is balanced
     assert not fingerprints(one.source) & fingerprints(one.adapt)
     limited = datasets.load(name, data_dir=tmp_path / "data", size=size, limit=10)
     assert np.array_equal(limited.adapt.images, one.adapt.images[:10]) and len(limited.source) == 10
@@ -116,6 +144,87 @@ def test_stl10_turns_column_major_images_upright(tmp_path):
     assert data.source.labels[:10].tolist() == list(range(10))
     assert [len(s) for s in (data.source, data.adapt, data.test)] == [40, 10, 20]
     assert "20 of STL-10's 8,000" in data.note
+
+
+def test_cifar10_is_planes_after_a_label(tmp_path):
+    images = make_cifar10(tmp_path / "cifar-10-batches-bin")
+    data = datasets.load("cifar10", data_dir=tmp_path, size=32)
+    assert np.array_equal(data.source.images[:10], images[:10]) and data.source.labels[:10].tolist() == list(range(10))
+    assert [len(s) for s in (data.source, data.adapt, data.test)] == [80, 20, 20]
+
+
+def test_folders_of_images_are_classes(tmp_path):
+    make_folder(tmp_path / "all")
+    (tmp_path / "all" / "notes").mkdir()  # no images: no class
+    data = datasets.load("folder", data_dir=tmp_path / "all", size=40)
+    assert data.class_names == datasets.class_names("folder", tmp_path / "all") == ("cat", "dog", "owl")
+    assert [len(s) for s in (data.source, data.adapt, data.test)] == [18, 6, 6]
+    assert data.source.images.shape == (18, 40, 40, 3)
+    assert np.array_equal(data.source.images[:, 20, 20, 0], 80 * data.source.labels)
+    make_folder(tmp_path / "apart" / "train")
+    make_folder(tmp_path / "apart" / "val", each=3)
+    apart = datasets.load("folder", data_dir=tmp_path / "apart", size=40)
+    assert [len(s) for s in (apart.source, apart.adapt, apart.test)] == [24, 6, 9]
+
+
+def test_folder_images_are_cut_to_their_centre(tmp_path):
+    pixels = np.zeros((30, 90, 3), np.uint8)
+    pixels[:, 30:60] = 200
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.fromarray(pixels).save(tmp_path / name / f"{i}.png")
+    data = folder.load(tmp_path, 30, 3, "nearest", None)
+    assert (data.source.images == 200).all()
+
+
+def broken_folder(root: Path) -> None:
+    make_folder(root)
+    for path in (root / "dog").iterdir():
+        path.write_bytes(b"no picture")
+
+
+def without_a_test_class(root: Path) -> None:
+    make_folder(root / "train")
+    make_folder(root / "test", names=("cat", "owl"))
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(datasets_command, [str(a) for a in arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_says_what_is_there(tmp_path, monkeypatch):
+    code, text = run()
+    assert code == 0 and all(name in text for name in datasets.NAMES) and "zenodo.org" in text
+    make_stl10(tmp_path / "s")
+    code, text = run("stl10", "--data-dir", tmp_path / "s")
+    assert code == 0 and text.count("differs") == 4 and "published are 138,240,000" in text
+    files = {name: (tmp_path / "s" / name).read_bytes() for name in stl10.PUBLISHED}
+    monkeypatch.setattr(stl10, "PUBLISHED", {n: (len(f), hashlib.md5(f).hexdigest()) for n, f in files.items()})
+    code, text = run("stl10", "--data-dir", tmp_path / "s")
+    assert code == 0 and text.count("MD5 as published") == 4
+    (tmp_path / "s" / "test_y.bin").write_bytes(files["test_y.bin"][::-1])
+    code, text = run("stl10", "--data-dir", tmp_path / "s")
+    assert code == 1 and "damaged" in text and "published is" in text
+    (tmp_path / "s" / "test_y.bin").unlink()
+    code, text = run("stl10", "--data-dir", tmp_path / "s")
+    assert code == 1 and "missing" in text
+    make_eurosat(tmp_path / "e", each=2)
+    code, text = run("eurosat", "--data-dir", tmp_path / "e")
+    assert code == 0 and "2 of 3,000 images" in text and "differs" in text
+    make_cifar10(tmp_path / "c")
+    code, text = run("cifar10", "--data-dir", tmp_path / "c")
+    assert code == 0 and "published are 30,730,000" in text
+    make_fashion(tmp_path / "f")
+    code, text = run("fashion_mnist", "--data-dir", tmp_path / "f")
+    assert code == 1 and "is not that of the published file" in text
+    make_folder(tmp_path / "own")
+    code, text = run("folder", "--data-dir", tmp_path / "own")
+    assert code == 0 and text.count("10 images") == 3
+    code, text = run("eurosat", "--data-dir", tmp_path / "absent")
+    assert code == 1 and "zenodo.org" in text and "Traceback" not in text
+    assert run("--data-dir", tmp_path)[0] == 2
 
 
 def broken_eurosat(folder: Path) -> None:
@@ -167,6 +276,14 @@ def cut_idx(folder: Path) -> None:
         ("stl10", lambda f: f.mkdir(), "no STL-10 file train_X.bin"),
         ("stl10", gone("test_y.bin", make_stl10), "test_y.bin is missing"),
         ("stl10", cut("train_X.bin", make_stl10, 100_000), "one of the two is truncated"),
+        ("cifar10", lambda f: f.mkdir(), "no CIFAR-10 file data_batch_1.bin"),
+        ("cifar10", gone("data_batch_3.bin", make_cifar10), "data_batch_3.bin is missing"),
+        ("cifar10", cut("test_batch.bin", make_cifar10, 5000), "test_batch.bin is truncated"),
+        ("cifar10", lambda f: (make_cifar10(f), (f / "test_batch.bin").write_bytes(b"x" * 3073)), "labels up to 120"),
+        ("folder", lambda f: None, "there is no directory"),
+        ("folder", lambda f: make_folder(f, names=("one",)), "holds 1 folders"),
+        ("folder", broken_folder, "is truncated or no image: get it again or remove it"),
+        ("folder", without_a_test_class, "lacks the class folder dog"),
     ],
 )
 def test_bad_files_are_one_sentence(tmp_path, name, make, says):
@@ -181,6 +298,8 @@ def test_requests_that_cannot_be_met_are_one_sentence(tmp_path):
         datasets.load("imagenet", size=32)
     with pytest.raises(UserError, match="--limit"):
         datasets.load("fashion_mnist", data_dir=tmp_path / "fm", size=224)
+    with pytest.raises(UserError, match="named with --data-dir"):
+        datasets.load("folder", size=32)
     with pytest.raises(UserError, match="channels"):
         datasets.load("fashion_mnist", data_dir=tmp_path / "fm", size=32, channels=4)
 
@@ -263,6 +382,31 @@ def test_noise_is_the_same_on_every_machine():
     assert shifts.apply("noise", grey, 3, seed=1).ravel().tolist() == [
         38, 124, 15, 0, 126, 51, 80, 127, 72, 97, 134, 133,
     ]  # fmt: skip
+
+
+def test_defocus_spreads_a_point_over_a_disk():
+    point = np.zeros((1, 64, 64, 1), np.uint8)
+    point[0, 30, 30] = 130
+    blurred = shifts.apply("defocus", point, 3)
+    assert blurred.sum() == 130 and (blurred == 10).sum() == 13  # radius 2
+    flat = np.full((2, 32, 32, 3), 77, np.uint8)
+    assert (shifts.apply("defocus", flat, 5) == 77).all()
+
+
+def test_haze_lifts_the_dark_and_takes_contrast():
+    ramp = np.tile(np.arange(0, 256, 4, dtype=np.uint8)[None, None, :, None], (3, 64, 1, 3))
+    mild, thick = (shifts.apply("haze", ramp, severity, seed=2).astype(int) for severity in (1, 5))
+    assert ramp.std() > mild.std() > thick.std() and thick.min() > mild.min() > 0
+    assert not np.array_equal(thick[0], thick[1])  # each image has its own
+    grey = np.full((8, 64, 64, 1), 20, np.uint8)
+    through = (220 - shifts.apply("haze", grey, 3, seed=1).astype(float)) / 200
+    assert abs(through.mean() - 0.5) < 0.05 and through.std() > 0.03
+
+
+def test_jpeg_loses_more_at_higher_severity():
+    images = np.random.default_rng(9).integers(0, 256, (2, 32, 32, 3), np.uint8)
+    errors = [np.abs(shifts.apply("jpeg", images, s).astype(int) - images).mean() for s in shifts.SEVERITIES]
+    assert errors == sorted(errors) and errors[0] > 1
 
 
 def test_shift_mistakes_are_one_sentence():

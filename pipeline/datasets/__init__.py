@@ -1,22 +1,35 @@
-"""Data sets by name: `load("fashion_mnist", data_dir=None, size=32)`."""
+"""Data sets by name: `load("fashion_mnist", data_dir=None, size=32)`; what is there: `python -m pipeline.datasets`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from converters.errors import UserError
-from pipeline.datasets import eurosat, fashion_mnist, stl10
-from pipeline.datasets.dataset import Dataset, Split
+from pipeline.datasets import cifar10, eurosat, fashion_mnist, folder, stl10
+from pipeline.datasets.dataset import Dataset, Part, Split
 
-__all__ = ["NAMES", "Dataset", "Split", "class_names", "load"]
+__all__ = ["NAMES", "Dataset", "Part", "Split", "class_names", "examine", "home", "load"]
 
-_READERS = {"fashion_mnist": fashion_mnist, "eurosat": eurosat, "stl10": stl10}
+# A reader: CLASS_NAMES and IMAGES (None where the files say), HOME, load, examine.
+_READERS = {"fashion_mnist": fashion_mnist, "eurosat": eurosat, "stl10": stl10, "cifar10": cifar10, "folder": folder}
 NAMES = tuple(_READERS)
 _MOST_BYTES = 6 * 2**30
+_FOLDER_IMAGES = 50_000  # of an image folder, taken for the estimate of memory where no limit says less
 
 
-def class_names(name: str) -> tuple[str, ...]:
-    return _reader(name).CLASS_NAMES
+def class_names(name: str, data_dir: Path | None = None) -> tuple[str, ...]:
+    """data_dir: needed where the user's folders are the classes."""
+    return _reader(name).CLASS_NAMES or folder.class_names(data_dir)
+
+
+def home(name: str) -> str:
+    """Where its authors publish it."""
+    return _reader(name).HOME
+
+
+def examine(name: str, data_dir: Path | None = None) -> list[Part]:
+    """The files that are there, with what is known of them. Raises UserError where there are none."""
+    return _reader(name).examine(data_dir)
 
 
 def load(
@@ -34,7 +47,7 @@ def load(
     damaged, or would not fit into memory at this size.
     """
     reader = _reader(name)
-    images = {"fashion_mnist": 70_000, "eurosat": 27_000, "stl10": 13_000}[name]
+    images = reader.IMAGES or _FOLDER_IMAGES
     needed = min(images, 3 * (limit or images)) * size * size * channels
     if needed > _MOST_BYTES:
         raise UserError(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from PIL import Image
@@ -44,6 +46,36 @@ class Dataset:
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file or folder of a data set, as it was found."""
+
+    OK: ClassVar[str] = "ok"
+    MISSING: ClassVar[str] = "missing"
+    DAMAGED: ClassVar[str] = "damaged"
+    OTHER: ClassVar[str] = "differs"  # usable, but not what its authors published
+
+    name: str
+    state: str
+    found: str
+
+    @classmethod
+    def of_file(cls, path: Path, *, size: int | None = None, md5: str | None = None) -> Part:
+        """size in bytes, md5: as published."""
+        if not path.is_file():
+            return cls(str(path), cls.MISSING, "")
+        found = path.stat().st_size
+        if size is not None and found != size:
+            return cls(str(path), cls.OTHER, f"{found:,} bytes, published are {size:,}")
+        if md5 is None:
+            return cls(str(path), cls.OK, f"{found:,} bytes; its authors publish no checksum")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "md5") if hasattr(hashlib, "file_digest") else hashlib.md5(file.read())
+        if digest.hexdigest() != md5:
+            return cls(str(path), cls.DAMAGED, f"MD5 {digest.hexdigest()}, published is {md5}")
+        return cls(str(path), cls.OK, f"{found:,} bytes, MD5 as published")
 
 
 def interleave(labels: np.ndarray) -> np.ndarray:

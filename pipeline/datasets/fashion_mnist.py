@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from converters.errors import UserError
-from pipeline.datasets.dataset import CACHE, Dataset, Split, fit_images, interleave, split_by_rank
+from pipeline.datasets.dataset import CACHE, Dataset, Part, Split, fit_images, interleave, split_by_rank
 
 CLASS_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -33,6 +33,8 @@ SHA256 = {
     "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
     "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 }
+IMAGES = 70_000
+HOME = "https://github.com/zalandoresearch/fashion-mnist"
 SYSTEM = Path("/usr/share/datasets/fashion-mnist")
 URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/"
 
@@ -67,6 +69,28 @@ def load(
         make(images, labels, adapt),
         make(test_images, test_labels, interleave(test_labels)),
     )
+
+
+def examine(data_dir: Path | None, cache: Path = CACHE) -> list[Part]:
+    """Downloads nothing."""
+    folder = (
+        _find(data_dir, cache)
+        if data_dir is not None
+        else next(filter(_complete, (SYSTEM, cache / "fashion_mnist")), None)
+    )
+    if folder is None:
+        return [Part("the four files", Part.MISSING, "they are downloaded when they are needed")]
+    return [_examine_file(folder, name, digest) for name, digest in SHA256.items()]
+
+
+def _examine_file(folder: Path, name: str, digest: str) -> Part:
+    try:
+        data = _unpacked(folder, name)
+    except UserError:
+        return Part(str(folder / name), Part.DAMAGED, "truncated or no gzip file")
+    if hashlib.sha256(data).hexdigest() != digest:
+        return Part(str(folder / name), Part.DAMAGED, "SHA-256 is not that of the published file")
+    return Part(str(folder / name), Part.OK, f"{len(data):,} bytes unpacked, SHA-256 as published")
 
 
 def _find(data_dir: Path | None, cache: Path) -> Path:

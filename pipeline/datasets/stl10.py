@@ -14,15 +14,20 @@ from pathlib import Path
 import numpy as np
 
 from converters.errors import UserError
-from pipeline.datasets.dataset import CACHE, Dataset, Split, fit_images, interleave, split_by_rank
+from pipeline.datasets.dataset import CACHE, Dataset, Part, Split, fit_images, interleave, split_by_rank
 
 CLASS_NAMES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 IMAGE_BYTES = 3 * 96 * 96
+IMAGES = 13_000
 TEST_IMAGES = 8000
-GET = (
-    "download stl10_binary.tar.gz from https://cs.stanford.edu/~acoates/stl10/, unpack it and name its directory "
-    "with --data-dir"
-)
+HOME = "https://cs.stanford.edu/~acoates/stl10/"
+PUBLISHED = {  # bytes and MD5 of the unpacked files: torchvision's datasets/stl10.py
+    "train_X.bin": (5000 * IMAGE_BYTES, "918c2871b30a85fa023e0c44e0bee87f"),
+    "train_y.bin": (5000, "5a34089d4802c674881badbb80307741"),
+    "test_X.bin": (8000 * IMAGE_BYTES, "7f263ba9f9e0b06b93213547f721ac82"),
+    "test_y.bin": (8000, "36f9794fa4beb8a2c72628de14fa638e"),
+}
+GET = f"download stl10_binary.tar.gz from {HOME}, unpack it and name its directory with --data-dir"
 
 
 def load(
@@ -49,6 +54,11 @@ def load(
         make(test_images, test_labels, interleave(test_labels)),
         note,
     )
+
+
+def examine(data_dir: Path | None, cache: Path = CACHE) -> list[Part]:
+    folder = _find(data_dir if data_dir is not None else cache / "stl10_binary")
+    return [Part.of_file(folder / name, size=size, md5=md5) for name, (size, md5) in PUBLISHED.items()]
 
 
 def _find(folder: Path) -> Path:
