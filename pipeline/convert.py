@@ -24,8 +24,9 @@ SCOPES = ("all", "head", "first-half", "second-half", "depthwise", "pointwise")
 @dataclass(frozen=True)
 class Training:
     """What suits a data set: its own image size, epochs of pre-training that bring a small network near its best and
-    of QAT after it, and whether images are mirrored and moved about (they may be where the classes do not mind). The last two are
-    guesses."""
+    of QAT after it, and whether images are mirrored and moved about (they may be where the classes do not mind).
+
+    Those of cifar10 and folder are guesses."""
 
     size: int
     epochs: int
