@@ -70,7 +70,8 @@ def requirements(distribution: str = DISTRIBUTION) -> list[tuple[str, str, bool]
     for line in lines:
         wanted, _, marker = line.partition(";")
         name, specifier = re.match(r"\s*([\w.-]+)(?:\[[^]]*\])?\s*\(?([^)]*)\)?", wanted).groups()
-        found.append((name, specifier.strip(), "extra" not in marker))
+        if name != distribution:  # an extra that brings another one
+            found.append((name, specifier.strip(), "extra" not in marker))
     return found
 
 

@@ -6,7 +6,6 @@ elsewhere seconds. One training step is run as training runs it, on random image
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -25,8 +24,8 @@ from converters.errors import UserError
 from pipeline import board_options, cli
 from pipeline.files import write_atomic
 from pipeline.plan_ops import image_of, plan_ops
-from pipeline.report import BLUE, ORANGE, STYLE
 from pipeline.run import disk_errors
+from pipeline.style import BLUE, ORANGE, STYLE, png
 from pipeline.targets.boards import TICKS_PER_INSTRUCTION, open_board
 from pipeline.targets.client import Board
 from pipeline.targets.target import Update, board_title
@@ -226,9 +225,7 @@ def figure(p: Profile) -> bytes:
         bottom.set_title(f"Training step, q = {p.q}, batch {p.batch}: {amount(p.step, p.unit)} {_noun(p)}")
         for axes in (top, bottom):
             axes.xaxis.set_major_formatter(EngFormatter("s" if p.unit == SECONDS else ""))
-        out = io.BytesIO()
-        picture.savefig(out, format="png", dpi=150, metadata={"Software": None})
-    return out.getvalue()
+        return png(picture)
 
 
 def _noun(p: Profile) -> str:

@@ -1,9 +1,8 @@
-"""Figures of a run and one HTML page that holds them: python -m pipeline.report RUN."""
+"""Figures of a run, or of a sweep, and one HTML page that holds them: python -m pipeline.report RUN|SWEEP."""
 
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,38 +12,17 @@ import click
 import jinja2
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from converters.errors import UserError
 from pipeline import cli
 from pipeline.files import write_atomic
 from pipeline.run import Config, Metrics, disk_errors, read_config, read_metrics
+from pipeline.style import BLUE, GREY, ORANGE, STYLE, png
 from pipeline.targets.target import board_title
 from pipeline.zo.qscheduler import window_length
-
-matplotlib.use("Agg")
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-BLUE, GREY, ORANGE = "#2563a8", "#8a8f98", "#d9822b"
-STYLE = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#b8bcc4",
-    "axes.grid": True,
-    "grid.color": "#e6e8ec",
-    "axes.axisbelow": True,
-    "xtick.color": "#5b616b",
-    "ytick.color": "#5b616b",
-    "legend.edgecolor": "none",
-    "legend.framealpha": 0.9,
-    "legend.fontsize": 8,
-}
 
 
 def accuracy_panel(axes: Axes, config: Config, lines: Sequence[Metrics]) -> None:
@@ -124,9 +102,7 @@ def _draw(config: Config, lines: Sequence[Metrics], kept: int | None, panels: li
         axes.xaxis.set_major_formatter(FuncFormatter(_short))
         axes.xaxis.set_major_locator(MaxNLocator(6))
         axes.set_xlim(0, max(1, lines[-1].forward_passes) * 1.02)
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=150, metadata={"Software": None})
-    return out.getvalue()
+    return png(figure)
 
 
 def mark_step(axes: Axes, line: Metrics) -> None:
@@ -239,10 +215,8 @@ def page(name: str, config: Config, lines: Sequence[Metrics], summary: dict | No
     )
 
 
-@cli.command()
-@click.argument("run", type=click.Path(path_type=Path))
-def main(run: Path) -> None:
-    """Draw loss, accuracy, q and step size of RUN over forward passes, into RUN/report (PNG files, report.html)."""
+def make(run: Path) -> dict[str, bytes]:
+    """The files of a run's report by name. Raises UserError for a run without measurements."""
     config, lines = read_config(run), read_metrics(run)
     if not lines:
         raise UserError(f"{run} has no measurements yet: start it with train_ondevice --resume {run}.")
@@ -252,14 +226,31 @@ def main(run: Path) -> None:
         summary = None
     if summary is not None and summary["steps"] != lines[-1].step:  # it goes on since, with a larger budget
         summary = None
+    pictures = figures(config, lines, summary and summary["kept_step"])
+    files = {f"{name}.png": picture for name, picture in pictures.items()}
+    files["report.html"] = page(run.name, config, lines, summary, pictures["overview"]).encode()
+    return files
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN|SWEEP")
+def main(run: Path) -> None:
+    """Draw loss, accuracy, q and step size of a run over forward passes, or compare the methods of a sweep.
+
+    Leaves PNG files and report.html, which needs nothing beside itself, in its folder report.
+    """
+    if (run / "sweep.toml").exists():
+        from pipeline import sweep_report  # pandas and scipy take a second
+
+        files = sweep_report.make(run)
+    else:
+        files = make(run)
     out = run / "report"
-    with disk_errors(out, "the run itself is untouched."):
+    with disk_errors(out, "what it was made from is untouched."):
         out.mkdir(exist_ok=True)
-        pictures = figures(config, lines, summary and summary["kept_step"])
-        for name, picture in pictures.items():
-            write_atomic(out / f"{name}.png", picture)
-        write_atomic(out / "report.html", page(run.name, config, lines, summary, pictures["overview"]).encode())
-    click.echo(f"{out / 'report.html'}, {out / 'overview.png'} and a PNG for each panel")
+        for name, data in files.items():
+            write_atomic(out / name, data)
+    click.echo(f"{out / 'report.html'}, and {len(files) - 1} files beside it")
 
 
 if __name__ == "__main__":
