@@ -273,7 +273,7 @@ def is_complete(folder: Path, cell: Cell) -> bool:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 _RESULTS = (
-    "accuracy_before", "accuracy_after", "loss_before", "loss_after", "steps", "forward_passes", "evaluation_passes",
+    "accuracy_before", "accuracy_after", "loss_before", "loss_after", "forward_passes", "evaluation_passes",
     "kept_step", "weights_changed", "weights", "weights_crc", "passes_per_second",
 )  # fmt: skip
 
@@ -298,7 +298,7 @@ def table(folder: Path, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             {"task": cell.task, "method": cell.method, "run": cell.name}
             | settings
             | {name: summary[name] for name in _RESULTS}
-            | {"seconds": round(sum(summary["seconds"].values()), 3)}
+            | {"steps_taken": summary["steps"], "seconds": round(sum(summary["seconds"].values()), 3)}
         )
     return rows
 

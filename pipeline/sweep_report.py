@@ -79,6 +79,8 @@ def results(frame: pandas.DataFrame) -> list[Result]:
 
 def _result(task: str, method: str, group: pandas.DataFrame, varied: Sequence[str]) -> Result:
     own = [name for name in varied if group[name].nunique(dropna=False) > 1]
+    if "q" in own and "q_max" in own and (group.q_max == group.q).all():
+        own.remove("q_max")
     settings = list(group.groupby(own, sort=False, dropna=False)) if own else [((), group)]
     values, best = max(settings, key=lambda item: item[1].accuracy_after.mean())
     values = values if isinstance(values, tuple) else (values,)

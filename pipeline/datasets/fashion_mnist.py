@@ -9,6 +9,7 @@ test = the official test files.
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import shutil
@@ -106,15 +107,23 @@ def _find(data_dir: Path | None, cache: Path) -> Path:
     for folder in (SYSTEM, mine):
         if _complete(folder):
             return folder
+    with (_made(cache) / ".fashion_mnist.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another command may be getting it just now
+        if not _complete(mine):
+            _download(mine, cache)
+    return mine
+
+
+def _download(mine: Path, cache: Path) -> None:
     reasons = []
     for get in (_from_debian, _from_keras):
         try:
-            with tempfile.TemporaryDirectory(dir=_made(cache), prefix=".fashion_mnist-") as scratch:
+            with tempfile.TemporaryDirectory(dir=cache, prefix=".fashion_mnist-") as scratch:
                 found = get(Path(scratch))
                 _verify(found)
                 shutil.rmtree(mine, ignore_errors=True)
                 found.replace(mine)
-            return mine
+            return
         except (OSError, subprocess.SubprocessError, UserError) as error:
             reasons.append(str(error).splitlines()[-1])
     raise UserError(
