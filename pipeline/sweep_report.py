@@ -268,7 +268,7 @@ def page(folder: Path, frame: pandas.DataFrame, found: Sequence[Result], picture
 def make(folder: Path) -> dict[str, bytes]:
     """The files of a report by name. Raises UserError for a sweep without results."""
     try:
-        frame = pandas.read_csv(folder / "table.csv")
+        frame = pandas.read_csv(folder / "table.csv", dtype={"task": str, "method": str, "run": str})
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} has no table of results yet: run python -m pipeline.sweep first.") from error
     if frame.accuracy_after.isna().any():
