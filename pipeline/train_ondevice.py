@@ -234,17 +234,33 @@ def load_dataset(name: str, data_dir: Path | None, image: DeviceImage, limit: in
     return data
 
 
-def load_splits(config: Config, image: DeviceImage) -> tuple[Split, Split]:
+def shifted_splits(
+    image: DeviceImage,
+    *,
+    dataset: str,
+    data_dir: str | Path | None,
+    shift: str,
+    severity: int,
+    samples: int,
+    eval_images: int,
+) -> tuple[Split, Split]:
     """The on-device set and the evaluation images, shifted. Raises UserError where they do not fit the network."""
-    data_dir = Path(config.data_dir) if config.data_dir else None
-    data = load_dataset(config.dataset, data_dir, image, max(config.samples, config.eval_images))
-    if len(data.adapt) < config.samples:
-        raise UserError(f"{config.dataset} has {len(data.adapt)} images for the device: use fewer --samples.")
-    train, test = data.adapt.head(config.samples), data.test.head(config.eval_images)
+    data = load_dataset(dataset, Path(data_dir) if data_dir else None, image, max(samples, eval_images))
+    if len(data.adapt) < samples:
+        raise UserError(f"{dataset} has {len(data.adapt)} images for the device: use fewer --samples.")
     return tuple(
-        Split(shifts.apply(config.shift, split.images, config.severity, seed), split.labels)
-        for split, seed in ((train, ADAPT_SHIFT_SEED), (test, TEST_SHIFT_SEED))
+        Split(shifts.apply(shift, split.images, severity, seed), split.labels)
+        for split, seed in (
+            (data.adapt.head(samples), ADAPT_SHIFT_SEED),
+            (data.test.head(eval_images), TEST_SHIFT_SEED),
+        )
     )
+
+
+def load_splits(config: Config, image: DeviceImage) -> tuple[Split, Split]:
+    """The same of a run."""
+    names = ("dataset", "data_dir", "shift", "severity", "samples", "eval_images")
+    return shifted_splits(image, **{name: getattr(config, name) for name in names})
 
 
 def _run_path(name: str | None, config: Config) -> Path:
