@@ -18,8 +18,8 @@ from documentation like the firmware itself; that both agree proves the firmware
 - The independent watchdog counts LSI / 1024 down, interrupts (18), resets.
 
 Time is this machine's, at most 0.1 s at once; the host's bytes wait until the receiver has room: overruns do not happen
-here. There are no caches: a missing clean goes unnoticed (but see stm32n6_npu.py). Registers that the firmware does not need are not there:
-touching one is an error of the test.
+here. There are no caches: a missing clean goes unnoticed (but see stm32n6_npu.py). Registers that the firmware does not
+need are not there: touching one is an error of the test.
 """
 
 from __future__ import annotations

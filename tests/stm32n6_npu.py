@@ -5,14 +5,15 @@ As stm32n6_model.py: as strict as the documentation, each rule with its source b
 - The NPU and its cache have clocks and resets [D H Z]: without clock, or held in reset, registers read zero and ignore
   writes [R]. What ran before may have left the NPU in any state: it does nothing until it was reset. [I]
 - As a master the NPU reaches memory as secure, privileged, compartment 1, or not at all [H Z F].
-- The NPU sees memory, not what lies in the CPU's data cache: a line reaches memory when it is cleaned, and what the NPU wrote
-  reaches the CPU when the line is invalidated [A]; until then the CPU finds poison here. A real cache may write lines back
-  by itself, this one never does.
+- The NPU sees memory, not what lies in the CPU's data cache: a line reaches memory when it is cleaned, and what the NPU
+  wrote reaches the CPU when the line is invalidated [A]; until then the CPU finds poison here. A real cache may write
+  lines back by itself, this one never does.
 - A pool that the NPU caches is read through CACHEAXI: what is in it stays until it is invalidated. CACHEAXI is busy for
-  a while after its reset, cannot be enabled before, wants its memory's clock [H V], and ends no command while it is off [I].
+  a while after its reset, cannot be enabled before, wants its memory's clock [H V], and ends no command
+  while it is off [I].
 
-The network itself is TFLite's, of weights that are gathered from memory by the places that the writer of the test's build
-made. How LL_ATON talks to the NPU is not modelled: tests/ll_aton_firmware/runtime.c does by five registers here.
+The network itself is TFLite's, of weights that are gathered from memory by the places that the writer of the test's
+build made. How LL_ATON talks to the NPU is not modelled: tests/ll_aton_firmware/runtime.c does by five registers here.
 """
 
 from __future__ import annotations
@@ -163,7 +164,9 @@ class NpuMachine(Machine):
         if not (cached and self.cache.on):
             return np.frombuffer(bytes(self._memory[first:end]), np.int8)
         start = first // NPU_LINE * NPU_LINE
-        lines = (self.cache.line(MEMORY + at, bytes(self._memory[at : at + NPU_LINE])) for at in range(start, end, NPU_LINE))
+        lines = (
+            self.cache.line(MEMORY + at, bytes(self._memory[at : at + NPU_LINE])) for at in range(start, end, NPU_LINE)
+        )
         return np.frombuffer(b"".join(lines)[first - start :][:size], np.int8)
 
     def _write_memory(self, address: int, data: bytes) -> None:
@@ -188,5 +191,3 @@ class NpuMachine(Machine):
         x = self._read_memory(INPUT, int(np.prod(shape))).reshape(shape)
         self._write_memory(OUTPUT, self._interpreter[1].run(x).astype(np.int8).tobytes())
         self.inferences += 1
-
-
