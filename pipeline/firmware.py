@@ -172,8 +172,7 @@ def describe(title: str, elf: Elf, found: tuple[stack.Stack, ...], board: Firmwa
 
 def npu_firmware_of(sources: NpuSources) -> tuple[Firmware, Compiled]:
     """How a firmware with the NPU's runner is made, and the network in it."""
-    own = [(m.name, m.origin, m.size) for m in memories(NPU_SCRIPT.read_text()) if m.name in ("CODE", "DATA")]
-    compiled = npu_firmware.read(sources, own)
+    compiled = npu_firmware.read(sources, [(m.name, m.origin, m.size) for m in memories(NPU_SCRIPT.read_text())])
 
     def build(kernels: str, variant: str | None) -> Path:
         return npu_firmware.build(sources, compiled, variant or VARIANTS[0], kernels)

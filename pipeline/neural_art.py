@@ -75,7 +75,17 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
 def firmware_command(settings: NpuSettings, folder: Path) -> str:
     """What builds the firmware for a network that `prepare` found in a folder, but for where ST's runtime is."""
     compiled = settings.compiled or folder / COMPILED
-    command = ["python", "-m", "pipeline.firmware", "--board", "stm32n6", "--variant", settings.variant]
+    command = [
+        "python",
+        "-m",
+        "pipeline.firmware",
+        "--board",
+        "stm32n6",
+        "--variant",
+        settings.variant,
+        "--kernels",
+        "mve",
+    ]
     return f"{shlex.join([*command, '--npu', str(compiled), '--st-npu'])} .../Npu (ST's runtime, of the same version)"
 
 

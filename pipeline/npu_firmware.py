@@ -1,20 +1,21 @@
 """What a firmware with the NPU's runner is made of: the compiled network, ST's runtime, and the memory between them.
 
-The firmware itself lies in CODE and DATA of boards/stm32n6/stm32n6_npu.ld; all other memory is the network's.
+The firmware itself lies in CODE and DATA of boards/stm32n6/stm32n6_npu.ld; the other memories there are the network's.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from converters.errors import UserError
-from converters.neural_art.checks import RAM, cpu_nodes
-from converters.neural_art.compiled import Compiled, Pool, read_compiled
+from converters.neural_art.checks import cpu_nodes
+from converters.neural_art.compiled import Buffer, Compiled, Pool, read_compiled
 from pipeline.targets.boards import build_stm32n6
 
+OWN = {"CODE", "DATA"}  # memories of the firmware itself
 POOLS = "compile with the memory pools that python -m pipeline.convert --npu neural_art writes"
 
 
@@ -42,10 +43,11 @@ def build(sources: NpuSources, compiled: Compiled, variant: str, kernels: str) -
     return build_stm32n6(variant, kernels, *(f"-D{name}={value}" for name, value in options.items()), name="npu")
 
 
-def read(sources: NpuSources, own: Iterable[tuple[str, int, int]]) -> Compiled:
-    """The compiled network, which leaves alone what is the firmware's own: name, address, size of each memory.
+def read(sources: NpuSources, memories: Sequence[tuple[str, int, int]]) -> Compiled:
+    """The compiled network, which keeps to memory that is there and not the firmware's own.
 
-    Raises UserError for what cannot be built, or would not work.
+    memories: name, address, size of each, as the linker script has them. Raises UserError for what cannot be built, or
+    would not work.
     """
     if not (sources.runtime / "ll_aton" / "ll_aton_runtime.h").is_file():
         raise UserError(
@@ -60,16 +62,28 @@ def read(sources: NpuSources, own: Iterable[tuple[str, int, int]]) -> Compiled:
             f"the network in {sources.network} was compiled with the epoch controller, which bakes biases and scales "
             "into a command stream: compile it without --enable-epoch-controller."
         )
-    for b in compiled.buffers:
-        for name, first, size in own:
-            if b.address < first + size and first < b.end:
-                raise UserError(
-                    f"the network in {sources.network} has buffer '{b.name}' at {b.address:#x}, where the firmware has "
-                    f"{name}: {POOLS}."
-                )
+    for buffer in compiled.buffers:
+        if not (names := set(_names_of(buffer, memories))).isdisjoint(OWN):
+            where = f"where the firmware has {', '.join(sorted(names & OWN))}"
+        elif "" in names:
+            where = f"where this board has no memory for it ({', '.join(n for n, *_ in memories if n not in OWN)})"
+        else:
+            continue
+        raise UserError(
+            f"the network in {sources.network} has buffer '{buffer.name}' at {buffer.address:#x}, {where}: {POOLS}."
+        )
     weights_pool(compiled)
     network_name(compiled)
     return compiled
+
+
+def _names_of(buffer: Buffer, memories: Sequence[tuple[str, int, int]]) -> Iterator[str]:
+    """Of the memories that a buffer lies in; "" where it lies in none."""
+    at = buffer.address
+    while at < buffer.end:
+        name, first, size = next((m for m in memories if m[1] <= at < m[1] + m[2]), ("", at, buffer.end - at))
+        yield name
+        at = first + size
 
 
 def weights_pool(compiled: Compiled) -> Pool:
@@ -77,13 +91,7 @@ def weights_pool(compiled: Compiled) -> Pool:
     if len(pools) > 1:
         names = ", ".join(f"{p.name} at {p.address:#x}" for p in pools)
         raise UserError(f"the network in {compiled.folder} has parameters in several pools ({names}): {POOLS}.")
-    pool = pools[0]
-    if not any(first <= pool.address and pool.address + pool.size <= last for first, last in RAM):
-        raise UserError(
-            f"the network in {compiled.folder} has its weights in pool '{pool.name}' ({pool.address:#x}), which is not "
-            f"RAM, so they cannot be trained there: {POOLS}."
-        )
-    return pool
+    return pools[0]
 
 
 def network_name(compiled: Compiled) -> str:

@@ -78,11 +78,18 @@ def test_a_stack_without_a_bound_is_said_and_no_failure(tmp_path, runtime):
 def test_a_network_in_the_firmwares_memory_is_refused(tmp_path, runtime):
     network = write(tmp_path / "compiled", activations_address=0x34064000)
     says(firmware(network, runtime), "at 0x34064000, where the firmware has DATA: compile with the memory pools")
+    network = write(tmp_path / "compiled", activations_address=0x3403FF00)
+    says(firmware(network, runtime), "where the firmware has CODE, DATA")
 
 
-def test_weights_that_are_not_in_one_pool_of_ram_are_refused(tmp_path, runtime):
-    network = write(tmp_path / "flash", weights_address=0x71000000)
-    says(firmware(network, runtime), "(0x71000000), which is not RAM")
+@pytest.mark.parametrize("address", [0x71000000, 0x90000000, 0x343C0000, 0x343BFFF0], ids=hex)
+def test_a_network_where_no_memory_is_is_refused(tmp_path, runtime, address):
+    """Flash; PSRAM, which this firmware does not start; the memory of the NPU's cache."""
+    network = write(tmp_path / "compiled", weights_address=address)
+    says(firmware(network, runtime), "where this board has no memory for it (AXISRAM2, AXISRAM36)")
+
+
+def test_weights_in_several_pools_are_refused(tmp_path, runtime):
     network = write(tmp_path / "two")
     info = json.loads((network / "network_c_info.json").read_text())
     next(b for b in info["buffers"] if b["is_param"])["mpool_id"] = 2

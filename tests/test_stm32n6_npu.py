@@ -1,5 +1,5 @@
 """The firmware of the STM32N6's boards with the NPU's runner, from its first instruction to training steps, on a model
-of chip and NPU that sees memory as an NPU does (stm32n6_npu.py). ST's runtime is not here: ll_aton_firmware stands in."""
+of chip and NPU that sees memory as an NPU does (stm32n6_npu.py). Not with ST's runtime: ll_aton_firmware stands in."""
 
 import itertools
 import shutil
