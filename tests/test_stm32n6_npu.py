@@ -8,13 +8,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from npu_builds import make_build
+from npu_builds import NETWORKS, make_build, network
 from oracles import random_pixels
 from stm32n6_model import Core, ModelError, ModelLine
 from stm32n6_npu import INPUT, OUTPUT, CacheAxi, NpuMachine, Rifsc
 from tiny_model import SHAPE, tiny_image, tiny_tflite
 
-from converters.device_image import DeviceImage
+from converters import device_image
+from converters.device_image import DeviceImage, Preprocessing
 from converters.errors import UserError
 from pipeline.targets.boards import VARIANTS, build_stm32n6
 from pipeline.targets.client import Board
@@ -47,8 +48,9 @@ def cached_build(tmp_path_factory):
     return make_build(tmp_path_factory.mktemp("npu"), tiny_tflite(), "typical", cacheable=True, solve=False)
 
 
-def connect(firmware, build, **options) -> Board:
-    line = ModelLine(firmware, machine=partial(NpuMachine, build=build, tflite=tiny_tflite()), **options)
+def connect(firmware, build, tflite=None, **options) -> Board:
+    machine = partial(NpuMachine, build=build, tflite=tflite or tiny_tflite())
+    line = ModelLine(firmware, machine=machine, **options)
     board = Board(Link(line), build.image, describe_end=line.describe_end)
     board.machine = line.machine
     return board
@@ -86,6 +88,22 @@ def test_training_equals_the_twin(firmware, build, expected):
         for register in (Rifsc.SECCFGR3, Rifsc.PRIVCFGR3):
             assert rifsc.values[register] == 1 << 10, "its registers are for secure, privileged accesses alone"
         assert board.machine.cache.on
+
+
+def test_a_real_network_equals_the_twin(tmp_path):
+    """175,000 weights, whose places were recovered from the compiled bytes, as convert does."""
+    tflite = network(NETWORKS[0])
+    build, firmware = make_build(tmp_path, tflite, "typical"), build_stm32n6("dk", "words", *OPTIONS, cpu="cortex-m33")
+    image = DeviceImage.read(device_image.build(tflite, Preprocessing()))
+    with closing(connect(firmware, build, tflite)) as board, closing(Twin(image, threads=1)) as twin:
+        assert board.info.board == "stm32n6-dk"
+        for target in (board, twin):
+            target.write_samples(0, random_pixels(2, (32, 32, image.input.channels), 1), np.arange(2))
+            target.select(range(2))
+        assert board.probe(5, 2) == twin.probe(5, 2)
+        update = Update(STOCHASTIC, 0, (5,), (1 << 17,))
+        assert board.update(update) == twin.update(update)
+        assert board.loss() == twin.loss()
 
 
 # -- Steps left out --------------------------------------------------------------------------------------------------
