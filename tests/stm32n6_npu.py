@@ -2,9 +2,9 @@
 
 As stm32n6_model.py: as strict as the documentation, each rule with its source by the letters of docs/stm32n6.md.
 
-- The NPU and its cache have clocks and resets [D H Z]: without clock, or held in reset, registers read zero and ignore
+- The NPU and its cache have clocks and resets [D H U]: without clock, or held in reset, registers read zero and ignore
   writes [R]. What ran before may have left the NPU in any state: it does nothing until it was reset. [I]
-- As a master the NPU reaches memory as secure, privileged, compartment 1, or not at all [H Z F].
+- As a master the NPU reaches memory as secure, privileged, compartment 1, or not at all [H U].
 - The NPU sees memory, not what lies in the CPU's data cache: a line reaches memory when it is cleaned, and what the NPU
   wrote reaches the CPU when the line is invalidated [A]; until then the CPU finds poison here. A real cache may write
   lines back by itself, this one never does.

@@ -2,6 +2,7 @@
  * addresses. Where each was read: docs/stm32n6.md, "Sources"; in short
  *   [D]  embassy-rs/stm32-data, data/registers/ and data/extra/STM32N6.yaml
  *   [H]  the register map in ST's CMSIS device header stm32n657xx.h (facts only: no line of it is here)
+ *   [V]  ST's SVD of the chip; [U] Umbra, a secure boot for the NUCLEO-N657X0-Q
  *   [Z]  Zephyr, dts/arm/st/n6/stm32n6.dtsi
  *   [A]  Arm v8-M Architecture Reference Manual (DDI 0553), Cortex-M55 TRM (101051) */
 #ifndef REGISTERS_H
@@ -45,15 +46,15 @@ enum {
     RCC_MISCEN_DBG = 1 << 0,            /* DBGMCU's registers */
     RCC_MEMEN_AXISRAM3_TO_6 = 0xF << 0, /* [D H Z] */
     RCC_MEMEN_AXISRAM1_AND_2 = 3 << 7,  /* on after reset; written for safety */
-    RCC_MEMEN_CACHEAXIRAM = 1 << 10,    /* [D H] */
+    RCC_MEMEN_CACHEAXIRAM = 1 << 10,    /* [H U] */
     RCC_AHB2EN_RAMCFG = 1 << 12,        /* [D H Z] */
-    RCC_AHB3EN_RIFSC = 1 << 9,          /* [D H] */
+    RCC_AHB3EN_RIFSC = 1 << 9,          /* [H] */
     RCC_AHB4EN_GPIOE = 1 << 4,          /* [D H Z] */
     RCC_APB2EN_USART1 = 1 << 4,         /* [D H Z] */
-    RCC_AHB5_CACHEAXI = 1 << 30,        /* of AHB5EN and AHB5RST [D H] */
+    RCC_AHB5_CACHEAXI = 1 << 30,        /* of AHB5EN and AHB5RST [H U] */
 };
 
-#define RCC_AHB5_NPU (1u << 31) /* of AHB5EN and AHB5RST [D H] */
+#define RCC_AHB5_NPU (1u << 31) /* of AHB5EN and AHB5RST [H U] */
 
 /* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ------------------------------------------ */
 
@@ -61,16 +62,16 @@ enum {
 
 enum { RAMCFG_CR_SRAMSD = 1 << 20 }; /* shut down: after reset so for AXISRAM3 to 6 [H] */
 
-/* -- RIF's security controller: 0x54024000 [H]; registers and bits [D H] ----------------------------------------- */
+/* -- RIF's security controller: 0x54024000 [H U]; registers and bits [D H U] --------------------------------------- */
 
 #define RIFSC_RISC_SECCFGR(n)  REGISTER(0x54024010u + 4 * (n)) /* a bit a peripheral: for secure access alone */
 #define RIFSC_RISC_PRIVCFGR(n) REGISTER(0x54024030u + 4 * (n)) /* for privileged access alone */
 #define RIFSC_RIMC_ATTR(n)     REGISTER(0x54024C10u + 4 * (n)) /* of accesses by master n */
 
 enum {
-    RIFSC_NPU_MASTER = 1,          /* n of RIMC_ATTR [H] */
+    RIFSC_NPU_MASTER = 1,          /* n of RIMC_ATTR [H U] */
     RIFSC_NPU_WORD = 3,            /* n of RISC_SECCFGR and RISC_PRIVCFGR, */
-    RIFSC_NPU = 1 << 10,           /* and the bit in it [H] */
+    RIFSC_NPU = 1 << 10,           /* and the bit in it [H U] */
     RIFSC_RIMC_MCID_1 = 1 << 4,    /* compartment 1, as the CPU is */
     RIFSC_RIMC_MSEC = 1 << 8,      /* secure */
     RIFSC_RIMC_MPRIV = 1 << 9,     /* privileged */
