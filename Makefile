@@ -1,7 +1,7 @@
 # make demo    adapt an INT8 ResNet18 to a shifted domain on the native board, with figures
 # make test    all tests
 # make bench-m55 [MODELS="a.tflite b.tflite"]    instructions of a forward pass on an emulated Cortex-M55
-# make firmware [BOARD=qemu_an547|stm32n6 [VARIANT=nucleo|dk]] [KERNELS=words|mve] [IMAGE=a.zimg]    build a board's firmware: its memory and worst-case stack
+# make firmware [BOARD=qemu_an547|stm32n6 [VARIANT=nucleo|dk] [NPU=dir ST_NPU=dir]] [KERNELS=words|mve] [IMAGE=a.zimg]    build a board's firmware: its memory and worst-case stack
 # All set up .venv first if that is needed; everything is reused the second time.
 
 PYTHONS := python3.11 python3.10 python3
@@ -12,6 +12,9 @@ BOARD := qemu_an547
 KERNELS := words
 VARIANT :=
 IMAGE :=
+NPU :=
+ST_NPU :=
+ST_NPU_LIBRARY :=
 
 .PHONY: help setup demo test bench-m55 firmware lint format clean
 
@@ -54,7 +57,8 @@ bench-m55: setup
 	@$(PY) -m pipeline.bench_m55 $(MODELS)
 
 firmware: setup
-	@$(PY) -m pipeline.firmware --board $(BOARD) $(if $(VARIANT),--variant $(VARIANT)) --kernels $(KERNELS) $(if $(IMAGE),--image $(IMAGE))
+	@$(PY) -m pipeline.firmware --board $(BOARD) $(if $(VARIANT),--variant $(VARIANT)) --kernels $(KERNELS) $(if $(IMAGE),--image $(IMAGE)) \
+	  $(if $(NPU),--npu $(NPU)) $(if $(ST_NPU),--st-npu $(ST_NPU)) $(if $(ST_NPU_LIBRARY),--st-npu-library $(ST_NPU_LIBRARY))
 
 lint: setup
 	.venv/bin/ruff format --check

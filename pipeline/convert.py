@@ -243,6 +243,7 @@ def main(
         npu_settings = NpuSettings(variant, compiled, compiled_probe, any_npu_compiler)
         found = neural_art.prepare(npu_settings, path.with_suffix(".tflite"), train)
         click.echo(f"wrote {found} ({found.stat().st_size:,} bytes)")
+        click.echo(f"its firmware: {neural_art.firmware_command(npu_settings, found.parent)}")
 
 
 def _refuse_stray_options(model: str, keras: bool, tflite: bool, npu: bool) -> None:

@@ -1,7 +1,8 @@
 """`make firmware BOARD=qemu_an547|stm32n6`: build a board's firmware and account for its memory, region by region.
 
 Prints what is used of each region and what for, and the most stack that the firmware can take; writes the same beside
-the ELF file. Fails when a stack may overflow, when the firmware recurses, or when a heap is linked.
+the ELF file. Fails when a stack may overflow, when the firmware recurses, or when a heap is linked. With --npu the
+runner is a network compiled for the NPU; where ST's runtime lets the stacks have no known bound, that is said.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import click
 
 from converters.device_image import DeviceImage
 from converters.errors import UserError
-from pipeline import cli, stack
+from converters.neural_art.compiled import Compiled
+from pipeline import cli, npu_firmware, stack
 from pipeline.elf import Elf
+from pipeline.npu_firmware import NpuSources
 from pipeline.stages import write
 from pipeline.targets.boards import KERNELS, ROOT, VARIANTS, build_an547, build_stm32n6
 from pipeline.targets.memory import Requirements, Shortage, board_memory, fit, place, requirements
@@ -47,13 +50,15 @@ FIRMWARE = {
     ),
 }
 
+NPU_SCRIPT = ROOT / "boards" / "stm32n6" / "stm32n6_npu.ld"
+
 OBJECT_LIBRARIES = ("an547",)  # of boards/*/board.cmake
 
 # Members of struct app (tflm_app/app/app.h) by purpose; the others are the rest.
 APP = {"link buffers": ("link", "request", "reply"), "training": ("partial",), "batch": ("batch", "batch_size")}
 TITLES = {
     "process_stack": "stack of main", "handler_stack": "stack of handlers", ".vectors": "vectors",
-    ".ARM.exidx": "unwinding table", ".data": "data", ".bss": "other variables",
+    ".ARM.exidx": "unwinding table", ".data": "data", ".bss": "other variables", ".stack": "stacks",
     ".rodata": "constants",
 }  # fmt: skip
 
@@ -146,20 +151,41 @@ def _app_rows(elf: Elf) -> Iterator[Row]:
     yield Row("the rest", size, inner=True)
 
 
-def describe(board: str, kernels: str, elf: Elf, found: tuple[stack.Stack, ...]) -> Iterator[str]:
-    """The table of a firmware, in lines."""
-    table = rows(elf, found, FIRMWARE[board])
-    yield f"{board}, {kernels} kernels, bytes"
-    for region in memories(FIRMWARE[board].script.read_text()):
+def describe(title: str, elf: Elf, found: tuple[stack.Stack, ...], board: Firmware) -> Iterator[str]:
+    """The table of a firmware, in lines. found: () where the stacks have no known bound."""
+    table = rows(elf, found, board)
+    yield f"{title}, bytes"
+    for region in memories(board.script.read_text()):
+        if not table[region.name]:
+            continue
         used = sum(row.size for row in table[region.name] if not row.inner)
         yield f"  {region.name:<28}{region.size:>15,}   {used:,} used, {region.size - used:,} free"
         for row in table[region.name]:
             purpose = f"  {row.purpose}" if row.inner else row.purpose
             yield f"    {purpose:<26}{row.size:>15,}" + (f"   {row.note}" if row.note else "")
-    yield "worst case of each stack, and the calls that lead there with their frames"
-    for item in found:
-        yield f"  {TITLES[item.name]:<19}{item.worst:>6,} of {item.size:,}: {item.why}"
-    yield "no heap, no recursion"
+    if found:
+        yield "worst case of each stack, and the calls that lead there with their frames"
+        for item in found:
+            yield f"  {TITLES[item.name]:<19}{item.worst:>6,} of {item.size:,}: {item.why}"
+        yield "no heap, no recursion"
+
+
+def npu_firmware_of(sources: NpuSources) -> tuple[Firmware, Compiled]:
+    """How a firmware with the NPU's runner is made, and the network in it."""
+    compiled = npu_firmware.read(sources, [(m.name, m.origin, m.size) for m in memories(NPU_SCRIPT.read_text())])
+
+    def build(kernels: str, variant: str | None) -> Path:
+        return npu_firmware.build(sources, compiled, variant or VARIANTS[0], kernels)
+
+    return Firmware(build, NPU_SCRIPT, {"memory": "head of the image, samples"}, VARIANTS), compiled
+
+
+def bounded_stacks(elf: Elf) -> tuple[tuple[stack.Stack, ...], str]:
+    """The stacks, or (), and why they have no known bound."""
+    try:
+        return stacks(elf), ""
+    except UserError as error:
+        return (), f"the stacks have no known bound, since ST's runtime is in it: {error}"
 
 
 def describe_image(need: Requirements, image: DeviceImage, board: str) -> Iterator[str]:
@@ -186,16 +212,35 @@ def describe_image(need: Requirements, image: DeviceImage, board: str) -> Iterat
 @click.option("--variant", type=click.Choice(VARIANTS), help=f"Of the STM32N6's boards.  [default: {VARIANTS[0]}]")
 @click.option("--kernels", type=click.Choice(KERNELS), default=KERNELS[0], help="Of the int8 runner.")
 @click.option("--image", "image_file", type=click.Path(path_type=Path), help="And what this device image takes.")
-def main(board: str, variant: str | None, kernels: str, image_file: Path | None) -> None:
+@click.option("--npu", type=click.Path(path_type=Path), help="The NPU as runner: what ST's compiler wrote.")
+@click.option("--st-npu", type=click.Path(path_type=Path), help="--npu: the folder Npu of ST's runtime.")
+@click.option("--st-npu-library", type=click.Path(path_type=Path), help="--npu: ST's NetworkRuntime*_CM55_GCC.a.")
+def main(
+    board: str,
+    variant: str | None,
+    kernels: str,
+    image_file: Path | None,
+    npu: Path | None,
+    st_npu: Path | None,
+    st_npu_library: Path | None,
+) -> None:
     """Build a board's firmware; say what memory it takes, and the most stack."""
-    firmware = FIRMWARE[board]
+    firmware, network = FIRMWARE[board], None
     if variant not in (None, *firmware.variants):
         raise click.UsageError(f"--variant {variant} means nothing to --board {board}.")
+    _refuse_stray_options(board, image_file, npu, st_npu, st_npu_library)
+    if npu is not None and st_npu is not None:
+        firmware, network = npu_firmware_of(NpuSources(npu, st_npu, st_npu_library))
     path = firmware.build(kernels, variant)
     elf = Elf(path)
     stack.check_no_heap(elf)
-    found = stacks(elf)
-    lines = list(describe(board, kernels, elf, found))
+    if network is None:
+        found = stacks(elf)
+        lines = list(describe(f"{board}, {kernels} kernels", elf, found, firmware))
+    else:
+        found, why = bounded_stacks(elf)
+        lines = list(describe(f"{board}, runner neural_art", elf, found, firmware))
+        lines += [*npu_firmware.describe(network), *([why] if why else [])]
     if image_file is not None:
         try:
             image = DeviceImage.read(image_file.read_bytes(), str(image_file))
@@ -206,6 +251,21 @@ def main(board: str, variant: str | None, kernels: str, image_file: Path | None)
     write(path.with_suffix(".memory.txt"), ("\n".join(lines) + "\n").encode())
     stack.check_stacks(found)
     click.echo(f"firmware: {path}")
+
+
+def _refuse_stray_options(
+    board: str, image: Path | None, npu: Path | None, st_npu: Path | None, library: Path | None
+) -> None:
+    if npu is None and (st_npu or library):
+        raise click.UsageError("--st-npu and --st-npu-library have no meaning without --npu: leave them out.")
+    if npu is None:
+        return
+    if board != "stm32n6":
+        raise click.UsageError(f"--npu means nothing to --board {board}: --board stm32n6 has an NPU.")
+    if st_npu is None:
+        raise click.UsageError("--npu needs ST's runtime, too: --st-npu .../Npu.")
+    if image is not None:
+        raise click.UsageError("--image means nothing to --npu, whose firmware says itself what the network takes.")
 
 
 if __name__ == "__main__":

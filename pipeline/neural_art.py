@@ -22,6 +22,7 @@ from pipeline.stages import write
 
 COMPILER = "stedgeai"
 PROBE_SEED = 1
+COMPILED = "compiled"  # where the compiler's output lies, beside what it was given
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
         pools = profile.memory_pools(_parameter_bytes(tflite, segments), settings.variant)
         write(folder / profile.MPOOL_FILE, profile.mpool_file(pools).encode())
         write(folder / profile.PROFILE_FILE, profile.profile_file().encode())
-    compiled = read_compiled(settings.compiled or _compile(folder, f"../{model.name}", "compiled"))
+    compiled = read_compiled(settings.compiled or _compile(folder, f"../{model.name}", COMPILED))
     other = None
     if settings.compiled_probe is not None:
         other = read_compiled(settings.compiled_probe), probe.read_bytes()
@@ -69,6 +70,23 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     image = path.with_suffix(".zimg")
     write(image, device_image.for_npu(model.with_suffix(".zimg").read_bytes(), npu))
     return image
+
+
+def firmware_command(settings: NpuSettings, folder: Path) -> str:
+    """What builds the firmware for a network that `prepare` found in a folder, but for where ST's runtime is."""
+    compiled = settings.compiled or folder / COMPILED
+    command = [
+        "python",
+        "-m",
+        "pipeline.firmware",
+        "--board",
+        "stm32n6",
+        "--variant",
+        settings.variant,
+        "--kernels",
+        "mve",
+    ]
+    return f"{shlex.join([*command, '--npu', str(compiled), '--st-npu'])} .../Npu (ST's runtime, of the same version)"
 
 
 def _parameter_bytes(tflite: bytes, segments: tuple[Segment, ...]) -> int:

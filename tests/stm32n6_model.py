@@ -18,8 +18,8 @@ from documentation like the firmware itself; that both agree proves the firmware
 - The independent watchdog counts LSI / 1024 down, interrupts (18), resets.
 
 Time is this machine's, at most 0.1 s at once; the host's bytes wait until the receiver has room: overruns do not happen
-here. There are no caches: a missing clean goes unnoticed. Registers that the firmware does not need are not there:
-touching one is an error of the test.
+here. There are no caches: a missing clean goes unnoticed (but see stm32n6_npu.py). Registers that the firmware does not
+need are not there: touching one is an error of the test.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Rcc(Device):
     """+0x800: sets bits of the register 0x800 below; +0x1000: clears them [D H]."""
 
     CFGR1, HSICFGR, CCIPR13, MISCENR, MEMENR = 0x20, 0x48, 0x174, 0x248, 0x24C
-    AHB2ENR, AHB4ENR, APB2ENR = 0x254, 0x25C, 0x26C
+    AHB5RSTR = 0x220
+    AHB2ENR, AHB3ENR, AHB4ENR, AHB5ENR, APB2ENR = 0x254, 0x258, 0x25C, 0x260, 0x26C
 
     def __init__(self, machine: Machine):
         running = {0: 0, self.CFGR1: 3 << 16 | 3 << 24, self.HSICFGR: 1 << 7, self.MEMENR: 0x1380}
@@ -274,10 +275,11 @@ class Core(Device):
         0xD04, 0xD08, 0xD0C, 0xD14, 0xD24, 0xD28, 0xD2C, 0xD34, 0xD38,
     )  # fmt: skip
     CCSIDR, MPU_TYPE, MPU_CTRL, MPU_RNR, MPU_RBAR, MPU_RLAR, DCISW = 0xD80, 0xD90, 0xD94, 0xD98, 0xD9C, 0xDA0, 0xF60
+    DCIMVAC, DCCMVAC, DCCIMVAC = 0xF5C, 0xF68, 0xF70
     SETS, WAYS = 256, 4  # 32 KiB in lines of 32 bytes
     KNOWN = (
         CSR, RVR, CVR, ICSR, VTOR, AIRCR, CCR, SHCSR, CFSR, HFSR, MMFAR, BFAR, CCSIDR, MPU_TYPE, MPU_CTRL, MPU_RNR,
-        MPU_RBAR, MPU_RLAR, DCISW, 0xD84, 0xD88, 0xDC0, 0xDD0, 0xF50,
+        MPU_RBAR, MPU_RLAR, DCISW, 0xD84, 0xD88, 0xDC0, 0xDD0, 0xF50, DCIMVAC, DCCMVAC, DCCIMVAC,
     )  # fmt: skip
 
     def __init__(self, machine: Machine):
@@ -332,6 +334,8 @@ class Core(Device):
             self.values[offset] = self.values.get(offset, 0) & ~value
         elif offset == self.DCISW:
             self._invalidated.add(value)
+        elif offset in (self.DCIMVAC, self.DCCMVAC, self.DCCIMVAC):
+            self._machine.maintain(value, clean=offset != self.DCIMVAC, forget=offset != self.DCCMVAC)
         elif offset == self.CCR and value & 1 << 16 and len(self._invalidated) < self.SETS * self.WAYS:
             raise ModelError(f"data cache enabled after {len(self._invalidated)} of its lines were invalidated")
         else:
@@ -398,6 +402,7 @@ class Machine:
             self.rcc, self.ramcfg, self.gpioe, self.usart, self.watchdog, self.core,
             Device(0x54001000, 0x400, self.rcc.bit(Rcc.MISCENR, 0)),  # DBGMCU
             Device(0xE001E000, 0x400),  # MEMSYSCTL
+            *self.more_devices(),
         ]  # fmt: skip
         for page in {d.base + at & ~0xFFF for d in self._devices for at in range(0, d.size, 0x400)}:
             self.uc.mmio_map(page, 0x1000, self._read, page, self._write, page)
@@ -411,7 +416,13 @@ class Machine:
         (entry,) = struct.unpack_from("<I", firmware.read_bytes(), 24)
         self.uc.reg_write(arm.UC_ARM_REG_PC, entry)
 
+    def more_devices(self) -> list[Device]:
+        return []
+
     # -- memory ------------------------------------------------------------------------------------------------------
+
+    def maintain(self, address: int, *, clean: bool, forget: bool) -> None:
+        """A line of the data cache is written to memory, forgotten, or both."""
 
     def map_memories(self) -> None:
         """As clocks and power are now."""
@@ -663,10 +674,12 @@ class Machine:
 class ModelLine(SerialLine):
     """The serial line of a machine, which runs while the host waits for something, but at most patience seconds."""
 
-    def __init__(self, firmware: Path, *, patience: float = 600.0, **options):
+    def __init__(
+        self, firmware: Path, *, patience: float = 600.0, machine: Callable[..., Machine] = Machine, **options
+    ):
         super().__init__(firmware)
         self._patience = patience
-        self.machine = Machine(firmware, **options)
+        self.machine = machine(firmware, **options)
         self.machine.run(self._waits_for_host, 30)
 
     def _waits_for_host(self) -> bool:

@@ -84,7 +84,7 @@ def test_the_table_accounts_for_every_byte(built):
     memory = board.info.memory
     board.close()
     assert app["link buffers"] == memory["link"] and app["batch"] == memory["batch"] + 4
-    text = "\n".join(firmware.describe("qemu_an547", kernels, elf, found))
+    text = "\n".join(firmware.describe("a board", elf, found, FIRMWARE["qemu_an547"]))
     for word in ("code", "constants", "stack of handlers", "activations, scratch", "no heap, no recursion"):
         assert word in text
 

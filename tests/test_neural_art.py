@@ -795,6 +795,8 @@ def test_convert_says_what_to_do_without_the_compiler_and_takes_what_it_made(tmp
     assert result.exit_code == 0, result.output
     assert re.search(r"block1_conv2.* Conv2D_18_weights +blocked outputs=8 inputs=8 +2,304  0\n", result.output)
     assert "on the CPU: nothing" in result.output
+    command = f"pipeline.firmware --board stm32n6 --variant nucleo --kernels mve --npu {folder / 'compiled'} --st-npu"
+    assert command in result.output.splitlines()[-1]
     tflite = (tmp_path / "n" / "n.tflite").read_bytes()
     found = section.unpack((folder / "n.nart").read_bytes(), [s.count for s in trainable_segments(read_graph(tflite))])
     assert found.pools[0].address == 0x34200000

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "board_config.h" /* BOARD_STACK_BYTES; BOARD_UART_IRQ, BOARD_WATCHDOG_IRQ, BOARD_TICK where there are such */
+#include "board_config.h" /* BOARD_STACK_BYTES; BOARD_..._IRQ, BOARD_TICK where there are such */
 #include "cortex_m.h"
 #include "fault.h"
 
@@ -118,5 +118,8 @@ __attribute__((section(".vectors"), used)) static const void *const vectors[] = 
 #endif
 #ifdef BOARD_UART_IRQ
     [16 + BOARD_UART_IRQ] = board_uart_interrupt,
+#endif
+#ifdef BOARD_NPU_IRQ
+    [16 + BOARD_NPU_IRQ] = fault_handler, /* an error: what ends well is polled for */
 #endif
 };

@@ -6,6 +6,7 @@
 
 #include "board_config.h"
 #include "fault.h"
+#include "npu.h"
 #include "registers.h"
 #include "uart.h"
 
@@ -127,6 +128,9 @@ void board_start(void)
     start_clock();
     power_memories();
     start_caches();
+#ifdef BOARD_NPU_IRQ
+    npu_start();
+#endif
     /* A core that a debugger holds is not reset. */
     RCC_MISCENSR = RCC_MISCEN_DBG;
     DBGMCU_APB4FZ1 |= DBGMCU_APB4FZ1_IWDG;

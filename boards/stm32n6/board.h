@@ -1,10 +1,10 @@
-/* The machine: an STM32N657 on HSI, without its NPU. */
+/* The machine: an STM32N657 on HSI. */
 #ifndef BOARD_H
 #define BOARD_H
 
 #include <stdint.h>
 
-/* Clocks, memories, caches; first thing in main. */
+/* Clocks, memories, caches, and the NPU where the runner is one of its; first thing in main. */
 void board_start(void);
 
 /* Ticks of the core's clock since board_start. */

@@ -27,4 +27,10 @@
 #define BOARD_UART_IRQ     159
 #define BOARD_WATCHDOG_IRQ 18
 
+/* A build with the NPU has BOARD_WEIGHTS_ADDRESS and BOARD_WEIGHTS_BYTES, where the network was compiled to have its
+ * weights. All memory but AXISRAM1 belongs to that network. */
+#ifdef BOARD_WEIGHTS_ADDRESS
+#define BOARD_NPU_IRQ 53
+#endif
+
 #endif

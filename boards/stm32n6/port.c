@@ -1,4 +1,5 @@
-/* The board on an STM32N657: frames over USART1, weights where they are trained in AXISRAM3 to 6. */
+/* The board on an STM32N657: frames over USART1, weights where they are trained in AXISRAM3 to 6, or where the network
+ * of the NPU was compiled to have them. */
 #include <stdlib.h>
 
 #include "app/app.h"
@@ -6,13 +7,32 @@
 #include "uart.h"
 #include "watchdog.h"
 
+static struct app app;
+
+#ifdef BOARD_WEIGHTS_ADDRESS
+
+enum { MEMORY_BYTES = 736 << 10 }; /* of AXISRAM1: the image's head, and a batch of 50 images of 64x64x3 */
+
+_Static_assert(BOARD_WEIGHTS_ADDRESS >= 0x34100000u && BOARD_WEIGHTS_ADDRESS % 64 == 0, "AXISRAM1 is the firmware's");
+
+static uint8_t memory[MEMORY_BYTES] __attribute__((section(".samples"), aligned(64)));
+
+static struct port_region shared = {memory, sizeof memory, 0};
+static struct port_region weights = {(uint8_t *)BOARD_WEIGHTS_ADDRESS, BOARD_WEIGHTS_BYTES, 0};
+
+struct port_region *port_region(enum port_purpose purpose)
+{
+    return purpose == PORT_WEIGHTS ? &weights : &shared;
+}
+
+#else
+
 enum {
     IMAGE_BYTES = 1792 << 10,  /* AXISRAM3 to 6 */
     WORK_BYTES = 1024 << 10,   /* AXISRAM2 */
     SAMPLES_BYTES = 864 << 10, /* of AXISRAM1: a batch of 64 images of 64x64x3 and more */
 };
 
-static struct app app;
 static uint8_t image[IMAGE_BYTES] __attribute__((section(".image"), aligned(64)));
 static uint8_t work[WORK_BYTES] __attribute__((section(".work"), aligned(64)));
 static uint8_t samples[SAMPLES_BYTES] __attribute__((section(".samples"), aligned(64)));
@@ -27,6 +47,8 @@ struct port_region *port_region(enum port_purpose purpose)
 {
     return &regions[purpose];
 }
+
+#endif
 
 /* No WFI: asleep, the clock would stand still, and so would what the boot ROM did not leave clocked for sleep. */
 size_t port_read(uint8_t *to, size_t max)

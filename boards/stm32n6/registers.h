@@ -2,6 +2,7 @@
  * addresses. Where each was read: docs/stm32n6.md, "Sources"; in short
  *   [D]  embassy-rs/stm32-data, data/registers/ and data/extra/STM32N6.yaml
  *   [H]  the register map in ST's CMSIS device header stm32n657xx.h (facts only: no line of it is here)
+ *   [V]  ST's SVD of the chip; [U] Umbra, a secure boot for the NUCLEO-N657X0-Q
  *   [Z]  Zephyr, dts/arm/st/n6/stm32n6.dtsi
  *   [A]  Arm v8-M Architecture Reference Manual (DDI 0553), Cortex-M55 TRM (101051) */
 #ifndef REGISTERS_H
@@ -9,24 +10,30 @@
 
 #include "cortex_m.h"
 
-/* -- Reset and clock control: 0x56028000 [H Z]; offsets and bits [D H]. -SR registers set the bits written as 1. - */
+/* -- Reset and clock control: 0x56028000 [H Z]; offsets and bits [D H]. -SR sets the bits written as 1, -CR clears. */
 
 #define RCC(offset) REGISTER(0x56028000u + (offset))
 
-#define RCC_SR       RCC(0x004)
-#define RCC_CFGR1    RCC(0x020)
-#define RCC_HSICFGR  RCC(0x048)
-#define RCC_CCIPR13  RCC(0x174)
-#define RCC_MEMENR   RCC(0x24C)
-#define RCC_AHB2ENR  RCC(0x254)
-#define RCC_AHB4ENR  RCC(0x25C)
-#define RCC_APB2ENR  RCC(0x26C)
-#define RCC_CSR      RCC(0x800)
-#define RCC_MISCENSR RCC(0xA48)
-#define RCC_MEMENSR  RCC(0xA4C)
-#define RCC_AHB2ENSR RCC(0xA54)
-#define RCC_AHB4ENSR RCC(0xA5C)
-#define RCC_APB2ENSR RCC(0xA6C)
+#define RCC_SR        RCC(0x004)
+#define RCC_CFGR1     RCC(0x020)
+#define RCC_HSICFGR   RCC(0x048)
+#define RCC_CCIPR13   RCC(0x174)
+#define RCC_MEMENR    RCC(0x24C)
+#define RCC_AHB2ENR   RCC(0x254)
+#define RCC_AHB3ENR   RCC(0x258)
+#define RCC_AHB4ENR   RCC(0x25C)
+#define RCC_AHB5ENR   RCC(0x260)
+#define RCC_APB2ENR   RCC(0x26C)
+#define RCC_CSR       RCC(0x800)
+#define RCC_AHB5RSTSR RCC(0xA20)
+#define RCC_MISCENSR  RCC(0xA48)
+#define RCC_MEMENSR   RCC(0xA4C)
+#define RCC_AHB2ENSR  RCC(0xA54)
+#define RCC_AHB3ENSR  RCC(0xA58)
+#define RCC_AHB4ENSR  RCC(0xA5C)
+#define RCC_AHB5ENSR  RCC(0xA60)
+#define RCC_APB2ENSR  RCC(0xA6C)
+#define RCC_AHB5RSTCR RCC(0x1220)
 
 enum {
     RCC_HSION = 1 << 3,                 /* CSR; HSIRDY in SR has the same place */
@@ -39,16 +46,58 @@ enum {
     RCC_MISCEN_DBG = 1 << 0,            /* DBGMCU's registers */
     RCC_MEMEN_AXISRAM3_TO_6 = 0xF << 0, /* [D H Z] */
     RCC_MEMEN_AXISRAM1_AND_2 = 3 << 7,  /* on after reset; written for safety */
+    RCC_MEMEN_CACHEAXIRAM = 1 << 10,    /* [H U] */
     RCC_AHB2EN_RAMCFG = 1 << 12,        /* [D H Z] */
+    RCC_AHB3EN_RIFSC = 1 << 9,          /* [H] */
     RCC_AHB4EN_GPIOE = 1 << 4,          /* [D H Z] */
     RCC_APB2EN_USART1 = 1 << 4,         /* [D H Z] */
+    RCC_AHB5_CACHEAXI = 1 << 30,        /* of AHB5EN and AHB5RST [H U] */
 };
+
+#define RCC_AHB5_NPU (1u << 31) /* of AHB5EN and AHB5RST [H U] */
 
 /* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ------------------------------------------ */
 
 #define RAMCFG_AXISRAM_CR(n) REGISTER(0x52023000u + 0x80u * ((n) - 1)) /* n: 1 to 6 */
 
 enum { RAMCFG_CR_SRAMSD = 1 << 20 }; /* shut down: after reset so for AXISRAM3 to 6 [H] */
+
+/* -- RIF's security controller: 0x54024000 [H U]; registers and bits [D H U] --------------------------------------- */
+
+#define RIFSC_RISC_SECCFGR(n)  REGISTER(0x54024010u + 4 * (n)) /* a bit a peripheral: for secure access alone */
+#define RIFSC_RISC_PRIVCFGR(n) REGISTER(0x54024030u + 4 * (n)) /* for privileged access alone */
+#define RIFSC_RIMC_ATTR(n)     REGISTER(0x54024C10u + 4 * (n)) /* of accesses by master n */
+
+enum {
+    RIFSC_NPU_MASTER = 1,          /* n of RIMC_ATTR [H U] */
+    RIFSC_NPU_WORD = 3,            /* n of RISC_SECCFGR and RISC_PRIVCFGR, */
+    RIFSC_NPU = 1 << 10,           /* and the bit in it [H U] */
+    RIFSC_RIMC_MCID_1 = 1 << 4,    /* compartment 1, as the CPU is */
+    RIFSC_RIMC_MSEC = 1 << 8,      /* secure */
+    RIFSC_RIMC_MPRIV = 1 << 9,     /* privileged */
+    RIFSC_RIMC_ATTRIBUTES = 0x370, /* all of these */
+};
+
+/* -- CACHEAXI, the NPU's cache: 0x580DFC00 [H]; registers and bits [H V] ----------------------------------------- */
+
+#define CACHEAXI_CR1        REGISTER(0x580DFC00u)
+#define CACHEAXI_SR         REGISTER(0x580DFC04u)
+#define CACHEAXI_FCR        REGISTER(0x580DFC0Cu)
+#define CACHEAXI_CR2        REGISTER(0x580DFD00u)
+#define CACHEAXI_CMDRSADDRR REGISTER(0x580DFD04u) /* first address of a command, */
+#define CACHEAXI_CMDREADDRR REGISTER(0x580DFD08u) /* and last, in lines of 64 bytes */
+
+enum {
+    CACHEAXI_CR1_EN = 1 << 0,
+    CACHEAXI_CR1_CACHEINV = 1 << 1, /* forget all */
+    CACHEAXI_SR_BUSYF = 1 << 0,     /* forgetting all, as after reset */
+    CACHEAXI_SR_BUSYCMDF = 1 << 3,
+    CACHEAXI_SR_CMDENDF = 1 << 4, /* the same bits of FCR clear the flags of an end */
+    CACHEAXI_FCR_BSYENDF = 1 << 1,
+    CACHEAXI_CR2_STARTCMD = 1 << 0,
+    CACHEAXI_CR2_CLEAN = 1 << 1,
+    CACHEAXI_CR2_CLEAN_INVALIDATE = 3 << 1,
+};
 
 /* -- GPIO port E: 0x56021000 [H Z]; two or four bits a pin [D] --------------------------------------------------- */
 
@@ -123,7 +172,10 @@ enum { DBGMCU_APB4FZ1_IWDG = 1 << 18 }; /* the watchdog stands still while a deb
 #define SCB_CSSELR     REGISTER(0xE000ED84u)
 #define SAU_CTRL       REGISTER(0xE000EDD0u)
 #define SCB_ICIALLU    REGISTER(0xE000EF50u)
+#define SCB_DCIMVAC    REGISTER(0xE000EF5Cu)
 #define SCB_DCISW      REGISTER(0xE000EF60u)
+#define SCB_DCCMVAC    REGISTER(0xE000EF68u)
+#define SCB_DCCIMVAC   REGISTER(0xE000EF70u)
 #define MEMSYSCTL_MSCR REGISTER(0xE001E000u)
 
 enum {

@@ -72,14 +72,22 @@ def _names(options: tuple[str, ...]) -> tuple[str, ...]:
 
 @functools.cache
 def build_stm32n6(
-    variant: str = "nucleo", kernels: str = "mve", *, cpu: str = "cortex-m55", provoke: bool = False
+    variant: str = "nucleo",
+    kernels: str = "mve",
+    *options: str,
+    name: str = "",
+    cpu: str = "cortex-m55",
+    provoke: bool = False,
 ) -> Path:
     """Build the firmware of a board with an STM32N6 and return the ELF file.
 
-    variant: one of VARIANTS. cpu: cortex-m33 for an emulator without Helium. provoke: faults by command, for tests.
+    variant: one of VARIANTS. options: more definitions for CMake ("-DLL_ATON_STAND_IN=ON"), which make it another
+    build: name, or theirs. cpu: cortex-m33 for an emulator without Helium. provoke: faults by command, for tests.
     """
-    names = ["stm32n6", variant, kernels] + [cpu] * (cpu != "cortex-m55") + ["provoke"] * provoke
+    names = ["stm32n6", variant, *([name] if name else _names(options)), kernels]
+    names += [cpu] * (cpu != "cortex-m55") + ["provoke"] * provoke
     options = (
+        *options,
         f"-DVARIANT={variant}",
         f"-DKERNELS={kernels}",
         f"-DCPU={cpu}",

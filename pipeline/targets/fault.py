@@ -44,6 +44,7 @@ HARD_CAUSES = {  # bits of HFSR, for a HardFault without one of CFSR
     31: "a breakpoint without a debugger",
 }
 WATCHDOGS = (2, 34)  # the NMI; the STM32N6's interrupt 18
+NPU = 69  # the STM32N6's interrupt 53
 REPORT_START, REPORT_END = b"\n@FAULT exception=", b"@END\n"
 MMFAR_VALID, BFAR_VALID, STACK_OVERFLOW = 1 << 7, 1 << 15, 1 << 20
 REGISTERS = (*(f"r{i}" for i in range(13)), "sp", "lr", "pc", "xpsr", "cfsr", "hfsr", "mmfar", "bfar")
@@ -80,6 +81,8 @@ class Fault:
             return "the core locked up (a fault where none could be taken)"
         if self.exception in WATCHDOGS:
             return "the watchdog ran out (a command made no progress)"
+        if self.exception == NPU:
+            return "the NPU reported an error (of a bus access or of one of its units)"
         name = EXCEPTIONS.get(self.exception, f"exception {self.exception}")
         cfsr = self.registers["cfsr"]
         hfsr = self.registers.get("hfsr", 0)
