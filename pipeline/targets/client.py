@@ -15,7 +15,7 @@ from pipeline.targets.link import Link, LinkClosed, Refused
 from pipeline.targets.memory import BoardMemory, fit, requirements
 from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, Region, TargetInfo, Update, UpdateResult
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 # tflm_app/app/commands.h
 HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ, LOAD_BULK = 0x01, 0x10, 0x11, 0x12, 0x13, 0x14
@@ -24,7 +24,7 @@ LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE = 0x30, 0x31, 0x32, 0x3
 BOTH_SIDES, PLUS_SIDE = 0, 1
 TRACE_MISSING = 24  # tflm_app/app/status.h
 
-_HELLO = struct.Struct("<HH6I6I8I10I16s16s")
+_HELLO = struct.Struct("<HH6I8II8I10I16s16s")
 _LOSS = struct.Struct("<QI4x")
 _PROFILE = struct.Struct("<5Q2I")
 PHASES = ("perturb", "forward", "loss", "update", "crc")  # tflm_app/app/app.h
@@ -40,6 +40,13 @@ BULK_BYTES = 1 << 18
 
 def _tag(number: int) -> str:
     return number.to_bytes(4, "little").decode("latin-1")
+
+
+def other_network(of_image: int, of_firmware: int) -> str:
+    return (
+        f"the image is of the compiled network {of_image:08x}, the board's firmware has {of_firmware:08x}: build and "
+        "flash the firmware with the network that the image was made of."
+    )
 
 
 # tflm_app/app/status.h: what happened and what to do.
@@ -86,6 +93,7 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
         f"the network in the board's firmware has an input or output of {a:,} bytes, the image's has {b:,}: build and "
         "flash the firmware with the network that the image was made of."
     ),
+    31: other_network,
 }
 
 
@@ -132,10 +140,13 @@ class Board:
                 "build and flash the firmware of this version."
             )
         fields = _HELLO.unpack(reply)
-        self._max_payload, max_batch, workers, bulk, stack_bytes, ticks_per_second = fields[2:8]
+        self._images, self._max_payload, max_batch, workers, bulk, stack_bytes, ticks_per_second = fields[1:8]
         self._bulk = bool(bulk) and self._link.reliable
-        regions = tuple(Region(*fields[i : i + 2]) for i in (8, 10, 12))
-        _, image_crc, weights_crc, weights, mu_max, classes, sample_bytes, capacity = fields[14:22]
+        regions = tuple(Region(*fields[i : i + 2]) for i in (8, 10, 12, 14))
+        network, _, image_crc, weights_crc, weights, mu_max, classes, sample_bytes, capacity = fields[16:25]
+        memory = dict(zip(MEMORY_ROWS, fields[25:35], strict=True))
+        if self.image.npu is not None:  # they are the compiler's: the board does not know
+            memory["activations"] = self.image.npu.activations
         board, runner = (s.rstrip(b"\0").decode("latin-1") for s in fields[-2:])
         return TargetInfo(
             board=board,
@@ -149,24 +160,34 @@ class Board:
             capacity=capacity,
             max_batch=max_batch,
             threads=workers,
-            memory=dict(zip(MEMORY_ROWS, fields[22:32], strict=True)),
+            memory=memory,
             regions=regions,
+            network=network,
             stack_bytes=stack_bytes,
             ticks_per_second=ticks_per_second,
         )
 
     def _load(self) -> None:
-        """Send the image. Raises UserError before that when the board has too little memory for it."""
+        """Send the image. Raises UserError before that for what _check finds."""
         raw = self.image.for_board()
-        memory = BoardMemory.of(self.info) if self.image.npu is None else None  # a compiled network needs what it needs
-        if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
-            raise UserError(why)
+        self._check()
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
         self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4)
         self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
         self.info = self._hello()
         if self.info.image_crc != self.image.crc:
             raise UserError("the board loaded another image than was sent: reset the board and try again.")
+
+    def _check(self) -> None:
+        """What the board would refuse once all of it is there is refused before that."""
+        if self.image.runner != self._images:
+            raise UserError(SENTENCES[8](self.image.runner, self._images))
+        of_image = self.image.npu.section.network if self.image.npu is not None else 0
+        if of_image and self.info.network and of_image != self.info.network:
+            raise UserError(other_network(of_image, self.info.network))
+        memory = BoardMemory.of(self.info)
+        if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
+            raise UserError(why)
 
     def _send(self, data: bytes, offset: int, framed: int, bulk: int, step: int) -> None:
         """Bytes to an offset, in frames of at most `step` of them, or in bulk where the link takes that."""
