@@ -20,7 +20,8 @@ from converters.neural_art.solver import Ambiguous, WeightMap, filters_of, probe
 from converters.tflite_model import Segment, read_graph, trainable_segments
 from pipeline.cli import count
 from pipeline.stages import write
-from pipeline.targets.memory import NPU, board_memory, fit, requirements
+from pipeline.targets.memory import board_memory, fit, requirements
+from pipeline.targets.target import NPU
 
 COMPILER = "stedgeai"
 PROBE_SEED = 1

@@ -90,8 +90,7 @@ def main(**options) -> None:
         run.close()
     if options["lockstep"]:
         steps = min(options["lockstep"], summary.steps)
-        board = board_title(run.config.board)
-        click.echo(f"lockstep: {board} and the twin gave equal replies for {cli.count(steps, 'step')}.")
+        click.echo(f"lockstep: {target.verdict(steps)}.")
     _print_summary(run, summary, len(splits[1]))
 
 
@@ -193,6 +192,7 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     if "data_dir" in given:
         changes["data_dir"] = str(options["data_dir"])
     run = Run.resume(path)
+    _check_arithmetic(run, changes.get("board", old.board))
     splits = load_splits(replace(run.config, **changes), run.image)
     if checksum(splits[0]) != run.config.samples_crc:
         raise UserError(
@@ -202,6 +202,17 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     if changes:
         run.reconfigure(replace(run.config, **changes))
     return run, splits
+
+
+def _check_arithmetic(run: Run, board: str) -> None:
+    """An NPU rounds in its own way: losses from it and from elsewhere do not belong into one training."""
+    before = run.config.board
+    if run.image.npu is not None and run.metrics and board != before:
+        raise UserError(
+            f"{run.path} trains a network that was compiled for an NPU, and its losses come from "
+            f"{board_title(before)}: those of {board_title(board)} are of another arithmetic. Resume with --board "
+            f"{before}; the weights so far can be made without a board: python -m pipeline.replay {run.path}."
+        )
 
 
 def read_image(path: Path) -> DeviceImage:

@@ -29,8 +29,8 @@ from converters.tflite_model import read_weights
 from pipeline.targets import client
 from pipeline.targets.boards import ROOT, _tool, open_board
 from pipeline.targets.client import Board, CannotTrace
-from pipeline.targets.memory import NPU, BoardMemory, Placement, fit, place, requirements
-from pipeline.targets.target import NEAREST, STOCHASTIC, Region, Target, Update
+from pipeline.targets.memory import BoardMemory, Placement, fit, place, requirements
+from pipeline.targets.target import NEAREST, NPU, STOCHASTIC, Region, Target, Update
 from pipeline.targets.twin import Twin
 
 STEPS, Q, MU, BATCH, SAMPLES = 20, 2, 2, 8, 20

@@ -22,7 +22,7 @@ HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ, LOAD_BULK = 0x01, 0x10, 0x11, 0x12
 PIXELS, LABELS, SELECT, PIXELS_BULK = 0x20, 0x21, 0x22, 0x23
 LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36
 BOTH_SIDES, PLUS_SIDE = 0, 1
-TRACE_MISSING = 24  # tflm_app/app/status.h
+TRACE_MISSING, PROFILE_MISSING = 24, 27  # tflm_app/app/status.h
 
 _HELLO = struct.Struct("<HH6I8II8I10I16s16s")
 _LOSS = struct.Struct("<QI4x")
@@ -129,7 +129,7 @@ class Board:
     @staticmethod
     def _refuse(e: Refused) -> NoReturn:
         sentence = SENTENCES.get(e.code, lambda a, b: f"the board refused with unknown status {e.code} ({a}, {b}).")
-        raise (CannotTrace if e.code == TRACE_MISSING else UserError)(sentence(e.a, e.b)) from e
+        raise (CannotTrace if e.code in (TRACE_MISSING, PROFILE_MISSING) else UserError)(sentence(e.a, e.b)) from e
 
     def _hello(self) -> TargetInfo:
         reply = self._command(HELLO, timeout=COMPUTE_TIMEOUT if hasattr(self, "info") else QUICK_TIMEOUT)
@@ -232,7 +232,7 @@ class Board:
     def profile_ops(self) -> tuple[np.ndarray, int]:
         """Ticks of each op of the PLAN, uint64 [ops], in a pass over the batch's first samples; how many these are.
 
-        Raises UserError where the board's runner only runs whole networks.
+        Raises CannotTrace where the board's runner only runs whole networks.
         """
         _, samples, ops, ticks = self._profile(0)
         while len(ticks) < ops:

@@ -16,19 +16,18 @@ import numpy as np
 from converters import plan as kinds
 from converters.device_image import DeviceImage
 from converters.errors import UserError
-from pipeline.targets.target import Region, TargetInfo
+from pipeline.targets.target import NPU, Region, TargetInfo
 
 ALIGN = 64
 LOSS_TABLE_BYTES = 16 + 4 * 256  # in the image, but counted as training's
 LABEL_BYTES = 2
 MAX_SAMPLES = 1 << 20  # app/load.c
 MIB = 1 << 20
-NPU = "neural_art"  # in the place of kernels: a network compiled for the Neural-ART NPU
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """Bytes for an image with one set of kernels, or for a compiled network (NPU).
+    """Bytes for an image with one set of kernels, or (NPU in their place) for a compiled network.
 
     activations and scratch are a worker's; op_scratch: what each op of the plan would take, of which scratch is the
     most. image: the file as it is loaded, weights the part of it that is trained. sample: an image with its label.

@@ -11,6 +11,8 @@ import numpy as np
 from pipeline.zo.update import NEAREST as NEAREST
 from pipeline.zo.update import STOCHASTIC as STOCHASTIC
 
+NPU = "neural_art"  # the runner that is a network compiled for the Neural-ART NPU
+
 
 @dataclass(frozen=True)
 class Region:
