@@ -18,7 +18,7 @@ from pipeline import board_options, cli, datasets
 from pipeline.datasets import shifts
 from pipeline.datasets.dataset import Dataset, Split
 from pipeline.run import Config, Run, read_config
-from pipeline.samples import Samples, check_batch, checksum
+from pipeline.samples import Samples, check_batch, checksum, link_share
 from pipeline.stopwatch import Stopwatch
 from pipeline.targets.boards import open_board
 from pipeline.targets.lockstep import Lockstep
@@ -301,13 +301,8 @@ def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
     config, watch = run.config, Stopwatch()
     samples = Samples(target, train, test, config.batch, watch, cli.progress)
     trainer = Trainer(run, target, samples, watch)
-    if not samples.train_stays:
-        stay = f"; --samples {samples.most_that_stay} or fewer would stay there"
-        click.echo(
-            f"note: {board_title(target.info.board)} has room for {cli.count(target.info.capacity, 'image')}, so every "
-            f"batch is sent when its step comes{stay if samples.most_that_stay >= config.batch else ''}.",
-            err=True,
-        )
+    for note in samples.notes(config.batch):
+        click.echo(f"note: {note}", err=True)
     click.echo(f"run {run.path}: {config.image} on {board_title(target.info.board)}, {config.domain}")
     with cli.progress(len(run.records), "restoring", "step", disable=not run.records) as bar:
         trainer.prepare()
@@ -322,6 +317,8 @@ def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
         for line in trainer.steps():
             accuracy = line.accuracy if line.accuracy is not None else accuracy
             shown = {"q": line.q, "loss": f"{line.loss:.3f}", "accuracy": _percent(accuracy)}
+            if not samples.train_stays:
+                shown["link"] = f"{100 * link_share(line.seconds):.0f}%"
             bar.set_postfix(shown, refresh=False)
             bar.update((line.step if by_steps else line.forward_passes) - bar.n)
         saturated = sum(line.saturated for line in run.metrics)
@@ -374,6 +371,7 @@ def _print_summary(run: Run, s: Summary, test_images: int) -> None:
         ("training loss", f"{s.loss_before:.3f} -> {s.loss_after:.3f} nats"),
         ("forward passes", f"{s.forward_passes:,} in {steps}, and {s.evaluation_passes:,} to evaluate"),
         ("seconds", ", ".join(f"{purpose} {value:.1f}" for purpose, value in sorted(s.seconds.items()))),
+        ("link", f"{100 * link_share(s.seconds):.0f} % of them: images on their way (upload)"),
         (
             "speed",
             f"{s.passes_per_second:,.0f} forward passes/s on {s.board} ({s.runner}, {cli.count(s.threads, 'thread')})",

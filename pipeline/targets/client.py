@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -106,7 +107,7 @@ class Board:
 
     def __init__(self, link: Link, image: bytes, *, describe_end: Callable[[], str] = lambda: ""):
         """Load the image. describe_end tells, when the link is gone, what became of the board."""
-        self._link = link
+        self._link, self._link_rate = link, 0.0
         self._describe_end = describe_end
         try:
             self.image = DeviceImage.read(image)
@@ -165,6 +166,7 @@ class Board:
             network=network,
             stack_bytes=stack_bytes,
             ticks_per_second=ticks_per_second,
+            link_rate=self._link_rate,
         )
 
     def _load(self) -> None:
@@ -172,7 +174,9 @@ class Board:
         raw = self.image.for_board()
         self._check()
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
+        start = time.monotonic()
         self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4)
+        self._link_rate = len(raw) / max(time.monotonic() - start, 1e-6)
         self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
         self.info = self._hello()
         if self.info.image_crc != self.image.crc:

@@ -30,7 +30,8 @@ class TargetInfo:
     memory maps a purpose ("weights", "activations", ...) to bytes. regions: the memory for image, work (activations,
     scratch, packed weights), samples, and the weights of a compiled network; empty for the twin. network: the id of the
     one compiled into the firmware, 0 where there is none or it is not known. stack_bytes is 0 where the stack is not
-    counted, ticks_per_second the rate of the target's clock.
+    counted, ticks_per_second the rate of the target's clock. link_rate: bytes a second that went over the link when
+    the image was loaded; 0 for the twin.
     """
 
     board: str
@@ -49,6 +50,7 @@ class TargetInfo:
     network: int = 0
     stack_bytes: int = 0
     ticks_per_second: int = 0
+    link_rate: float = 0.0
 
 
 @dataclass(frozen=True)
