@@ -235,7 +235,8 @@ def main(
         preprocessing=Preprocessing((input_range[0],), (input_range[1],)),
         train=train,
         allow_drop=allow_drop,
-        board=None if npu else board,
+        board=board,
+        npu=variant if npu else None,
     )
     path, report = convert(settings)
     click.echo(f"wrote {path} ({path.stat().st_size:,} bytes), {100 * report.headroom:.2f} % right")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -83,9 +83,8 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
 
 def _check_board(name: str, path: Path, weights: int) -> None:
     """weights: bytes of the pool that they were compiled into."""
-    board = board_memory(name, NPU)
-    board = replace(board, regions=(*board.regions[:3], replace(board.regions[3], size=weights)))
-    if (why := fit(requirements(DeviceImage.read(path.read_bytes()), NPU), board)) is not None:
+    need = requirements(DeviceImage.read(path.read_bytes()), NPU)
+    if (why := fit(need, board_memory(name, NPU, weights))) is not None:
         raise UserError(f"{why} {path} was written all the same, for a board with more memory.")
 
 

@@ -10,8 +10,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from converters.device_image import DeviceImage
+from converters.device_image import RUNNER_INT8, RUNNER_NEURAL_ART, DeviceImage
 from converters.errors import UserError
+from pipeline.cli import progress
 from pipeline.targets.link import Link, LinkClosed, Refused
 from pipeline.targets.memory import BoardMemory, fit, requirements
 from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, Region, TargetInfo, Update, UpdateResult
@@ -43,6 +44,15 @@ def _tag(number: int) -> str:
     return number.to_bytes(4, "little").decode("latin-1")
 
 
+def other_runner(of_image: int, of_board: int) -> str:
+    """What to do."""
+    if (of_image, of_board) == (RUNNER_NEURAL_ART, RUNNER_INT8):
+        return "build and flash the firmware with the compiled network, or load the image for the int8 runner"
+    if (of_image, of_board) == (RUNNER_INT8, RUNNER_NEURAL_ART):
+        return "load the image for the NPU (neural_art/NAME.zimg), or flash the firmware with the int8 runner"
+    return "convert the model for this board"
+
+
 def other_network(of_image: int, of_firmware: int) -> str:
     return (
         f"the image is of the compiled network {of_image:08x}, the board's firmware has {of_firmware:08x}: build and "
@@ -59,7 +69,7 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
     5: lambda a, b: f"the image has {a:,} bytes, the board has room for {b:,}: use a narrower or smaller network.",
     6: lambda a, b: "the board says that this is not a device image: make one with python -m pipeline.convert.",
     7: lambda a, b: f"the image has version {a}, the board reads version {b}: convert anew or update the firmware.",
-    8: lambda a, b: f"the image was made for runner {a}, the board has runner {b}: convert the model for this board.",
+    8: lambda a, b: f"the image was made for runner {a}, the board has runner {b}: {other_runner(a, b)}.",
     9: lambda a, b: f"the image arrived damaged (CRC-32 {a:08x} instead of {b:08x}): copy or make it anew.",
     10: lambda a, b: f"the image's section '{_tag(a)}' is missing or inconsistent: make the image anew.",
     11: lambda a, b: f"the image's plan is inconsistent (entry {a}, check {b}): make the image anew.",
@@ -175,7 +185,8 @@ class Board:
         self._check()
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
         start = time.monotonic()
-        self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4)
+        with progress(len(raw), "loading the image", "B", unit_scale=True, delay=3, leave=False) as bar:
+            self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4, bar.update)
         self._link_rate = len(raw) / max(time.monotonic() - start, 1e-6)
         self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
         self.info = self._hello()
@@ -193,8 +204,17 @@ class Board:
         if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
             raise UserError(why)
 
-    def _send(self, data: bytes, offset: int, framed: int, bulk: int, step: int) -> None:
-        """Bytes to an offset, in frames of at most `step` of them, or in bulk where the link takes that."""
+    def _send(
+        self,
+        data: bytes,
+        offset: int,
+        framed: int,
+        bulk: int,
+        step: int,
+        done: Callable[[int], object] = lambda size: None,
+    ) -> None:
+        """Bytes to an offset, in frames of at most `step` of them, or in bulk where the link takes that; done(size) of
+        each."""
         if self._bulk:
             step = BULK_BYTES
         for at in range(0, len(data), step):
@@ -203,6 +223,7 @@ class Board:
                 self._command(bulk, struct.pack("<II", offset + at, len(piece)), bulk=piece, timeout=BULK_TIMEOUT)
             else:
                 self._command(framed, struct.pack("<I", offset + at) + piece)
+            done(len(piece))
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes of the image as they are on the board now."""

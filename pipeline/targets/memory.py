@@ -116,12 +116,16 @@ NPU_BOARDS = {
 }
 
 
-def board_memory(board: str, kernels: str | None = None) -> BoardMemory:
-    """What a board has before it is started, with its usual kernels or these."""
+def board_memory(board: str, kernels: str | None = None, pool: int | None = None) -> BoardMemory:
+    """What a board has before it is started, with its usual kernels or these.
+
+    pool: bytes for the weights of a compiled network, where the kernels are NPU. Raises UserError without such an NPU.
+    """
     if kernels == NPU:
         if board not in NPU_BOARDS:
             raise UserError(f"the board {board} has no Neural-ART NPU: use {' or '.join(NPU_BOARDS)}.")
-        return NPU_BOARDS[board]
+        found = NPU_BOARDS[board]
+        return found if pool is None else replace(found, regions=(*found.regions[:3], Region(3, pool)))
     return replace(BOARDS[board], kernels=kernels or BOARDS[board].kernels)
 
 

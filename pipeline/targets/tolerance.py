@@ -1,8 +1,8 @@
 """How far the forward passes of a network compiled for an NPU may be from TFLite's; those of others are equal.
 
 An NPU rounds in its own way: op by op by at most 1, but through a deep network such differences spread. The bounds are
-one and a half to four times what a simulation of the rounding shows (docs/neural_art.md). Weights, their checksums and what an
-update reports are integers that no forward pass enters: always equal.
+one and a half to four times what a simulation of the rounding shows (docs/neural_art.md). Weights, their checksums and
+what an update reports are integers that no forward pass enters: always equal.
 """
 
 from __future__ import annotations
