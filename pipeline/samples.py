@@ -57,7 +57,7 @@ class Samples:
         self.test_stays = spare >= len(test)
         self._spare_slot = len(train) if self.train_stays else 0
         self._piece = min(info.max_batch, info.capacity - self._spare_slot)
-        self._calls = max(1, _UPLOAD // info.sample_bytes)
+        self._images_a_call = max(1, _UPLOAD // info.sample_bytes)
 
     def notes(self, batch: int) -> list[str]:
         """What goes over the link again and again, how long that takes, and what would avoid it; whole sentences."""
@@ -130,8 +130,8 @@ class Samples:
 
     def _write(self, slot: int, split: Split, done: Callable[[int], object] = lambda images: None) -> None:
         with self._watch("upload"):
-            for first in range(0, len(split), self._calls):
-                part = slice(first, first + self._calls)
+            for first in range(0, len(split), self._images_a_call):
+                part = slice(first, first + self._images_a_call)
                 self._target.write_samples(slot + first, split.images[part], split.labels[part])
                 done(len(split.labels[part]))
 

@@ -242,7 +242,7 @@ def test_another_network_in_the_firmware(builds, monkeypatch):
     assert said in refusal(build, other.image)
     with pytest.raises(UserError) as error, npu_board(build, other.image):
         pass
-    assert error.value.__cause__.code == 31
+    assert error.value.__cause__.code == 33
 
 
 @pytest.mark.parametrize("unknown", ["image", "firmware"])

@@ -104,7 +104,7 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
         f"the network in the board's firmware has an input or output of {a:,} bytes, the image's has {b:,}: build and "
         "flash the firmware with the network that the image was made of."
     ),
-    31: other_network,
+    33: other_network,
 }
 
 

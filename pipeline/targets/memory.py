@@ -95,7 +95,7 @@ class BoardMemory:
 
 _DDR = Region(0, 1024 * MIB)
 _NONE = Region(3, 0)  # no compiled network
-_AXISRAM1 = Region(0, 864 << 10)
+_AXISRAM1 = Region(0, 736 << 10)
 # Boards as they start without options; boards/BOARD/port.c has the same figures.
 BOARDS = {
     "native": BoardMemory("native", "portable", min(os.cpu_count() or 1, 64), (_DDR,) * 3 + (_NONE,), {0: "memory"}),

@@ -32,7 +32,6 @@ typedef struct {
 
 /* Generated networks have no such function: it says which network the simulation was given. */
 uint32_t stand_in_network_id(void);
-#define NEURAL_ART_ID stand_in_network_id()
 
 static inline unsigned char *LL_Buffer_addr_start(const LL_Buffer_InfoTypeDef *buffer)
 {
