@@ -137,7 +137,8 @@ class DeviceImage:
         classes, scale_q24 = struct.unpack_from("<II", sections["LOSS"])
         npu = None
         if runner == RUNNER_NEURAL_ART:
-            npu = CompiledNetwork(unpack(sections["NART"], [s.count for s in segments]), sections["BLOB"])
+            section = unpack(sections["NART"], [s.count for s in segments])
+            npu = CompiledNetwork(section, sections["BLOB"], meta.get("activations", 0))
         return DeviceImage(
             raw=data,
             crc=zlib.crc32(_for_board(data, runner)),
@@ -206,7 +207,7 @@ def build(
         "TRAN": train_section,
         "LOSS": struct.pack("<IIII", io.classes, loss.scale_q24, 0, 0) + loss.exp.astype("<u4").tobytes(),
         "INPT": _pack_input(inp),
-        "META": json.dumps({**(meta or {}), **facts}, sort_keys=True).encode(),
+        "META": _pack_meta({**(meta or {}), **facts}),
     }
     image = _pack(contents)
     return image if npu is None else for_npu(image, npu)
@@ -222,8 +223,13 @@ def for_npu(image: bytes, npu: CompiledNetwork) -> bytes:
     unpack(nart, [s.count for s in read.segments])
     if not np.array_equal(npu.get_weights(), read.get_weights()):
         raise UserError("the compiled network has other weights than the model: compile the model that is converted.")
-    contents = {tag: sections[tag] for tag in ("TRAN", "LOSS", "INPT", "TFLT", "META")}
+    contents = {tag: sections[tag] for tag in ("TRAN", "LOSS", "INPT", "TFLT")}
+    contents["META"] = _pack_meta({**read.meta, "activations": npu.activations})
     return _pack({**contents, "NART": nart, "BLOB": npu.blob}, RUNNER_NEURAL_ART)
+
+
+def _pack_meta(meta: Mapping[str, object]) -> bytes:
+    return json.dumps(meta, sort_keys=True).encode()
 
 
 def _pack_input(inp: InputSpec) -> bytes:

@@ -16,11 +16,13 @@ import click
 
 from converters.device_image import DeviceImage, Preprocessing, build
 from converters.errors import UserError
+from converters.neural_art import profile
 from converters.tflite_model import add_headroom, check_trainable, io_spec, read_graph, strip_softmax
 from pipeline import datasets, fitting, models
 from pipeline.models import ModelSpec
 from pipeline.stages import Stages, write
-from pipeline.targets.memory import board_memory, fit, requirements
+from pipeline.targets.memory import BoardMemory, board_memory, fit, requirements
+from pipeline.targets.target import NPU
 
 EVALUATION_IMAGES = 5000  # the head of the test split: balanced, and enough to see half a point
 CALIBRATION_IMAGES = 512
@@ -53,6 +55,7 @@ class Settings:
     train: str
     allow_drop: float
     board: str | None = None  # that the image has to fit
+    npu: str | None = None  # the variant of the board, where it is the image for the NPU that has to
 
     @property
     def folder(self) -> Path:
@@ -133,9 +136,16 @@ def convert(settings: Settings) -> tuple[Path, Report]:
         raise UserError(_explain(report, settings))
     path = settings.folder / f"{settings.name}.zimg"
     write(path, image)
-    if settings.board is not None:
+    if settings.board is not None and settings.npu is None:  # else the compiled network will tell
         _check_board(settings, path, image)
     return path, report
+
+
+def _memory(settings: Settings) -> BoardMemory:
+    """Of the board that the image has to fit."""
+    if settings.npu is None:
+        return board_memory(settings.board)
+    return board_memory(settings.board, NPU, profile.most_for_weights(settings.npu))
 
 
 def _check_board(settings: Settings, path: Path, image: bytes) -> None:
@@ -206,7 +216,7 @@ class _Host:
 
         s, spec = self.settings, self.settings.model
         if s.board is not None:  # before minutes of training are spent
-            fitting.check(spec, board_memory(s.board), s.mu_max)
+            fitting.check(spec, _memory(s), s.mu_max)
         click.echo(f"{spec}: {s.epochs} epochs of pre-training (--epochs), then quantisation")
         data = self._dataset(spec.input_size, spec.input_size, spec.channels)
         keras.utils.set_random_seed(s.seed)
@@ -247,7 +257,7 @@ class _Host:
         if keras_to_int8.ends_in_softmax(model):
             model = keras_to_int8.without_softmax(model)
         if s.board is not None and s.model is None and quantization == "qat":  # a built-in one was checked before
-            fitting.check_model(model, board_memory(s.board), s.mu_max)
+            fitting.check_model(model, _memory(s), s.mu_max)
         data = self._dataset(*keras_to_int8.check_shape(model)[0])
         calibration = training.scale(data.source.head(CALIBRATION_IMAGES).images, *self._range).numpy()
         if quantization == "ptq":

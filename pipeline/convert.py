@@ -17,6 +17,7 @@ from pipeline.conversion import Settings, convert
 from pipeline.models import ModelSpec, default_stem
 from pipeline.neural_art import NpuSettings
 from pipeline.targets.boards import BOARDS
+from pipeline.targets.memory import NPU_BOARDS
 
 SCOPES = ("all", "head", "first-half", "second-half", "depthwise", "pointwise")
 
@@ -198,6 +199,10 @@ def main(
     if sum(given is not None for given in (model, keras_file, tflite_file)) > 1:
         raise UserError("--model, --keras and --tflite each say where the network comes from: give one of them.")
     _refuse_stray_options(model or "resnet18", keras_file is not None, tflite_file is not None, npu is not None)
+    if npu is not None and board not in (None, *NPU_BOARDS):
+        raise UserError(
+            f"--board {board} has no Neural-ART NPU: use --board {' or '.join(NPU_BOARDS)}, or leave --npu out."
+        )
     training = TRAINING[dataset]
     if name is not None and (Path(name).name != name or name.startswith(".")):
         raise UserError(f"--name {name!r} is no plain name for a folder: leave slashes out, and say where with --out.")
@@ -236,11 +241,12 @@ def main(
         train=train,
         allow_drop=allow_drop,
         board=board,
+        npu=variant if npu else None,
     )
     path, report = convert(settings)
     click.echo(f"wrote {path} ({path.stat().st_size:,} bytes), {100 * report.headroom:.2f} % right")
     if npu is not None:
-        npu_settings = NpuSettings(variant, compiled, compiled_probe, any_npu_compiler)
+        npu_settings = NpuSettings(variant, compiled, compiled_probe, any_npu_compiler, board)
         found = neural_art.prepare(npu_settings, path.with_suffix(".tflite"), train)
         click.echo(f"wrote {found} ({found.stat().st_size:,} bytes)")
         click.echo(f"its firmware: {neural_art.firmware_command(npu_settings, found.parent)}")

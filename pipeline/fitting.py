@@ -19,10 +19,24 @@ import numpy as np
 from converters import device_image
 from converters.device_image import DeviceImage, Preprocessing
 from converters.errors import UserError
-from converters.tflite_model import add_headroom
+from converters.neural_art.profile import weight_bytes
+from converters.neural_art.section import ENTRY_WORDS, HEADER_WORDS, POOL_WORDS
+from converters.neural_art.solver import filters_of
+from converters.tflite_model import add_headroom, read_graph
 from pipeline import models
 from pipeline.models import ModelSpec, default_stem
-from pipeline.targets.memory import BoardMemory, Requirements, Shortage, bounds, fit, place, requirements
+from pipeline.targets.memory import (
+    LABEL_BYTES,
+    LOSS_TABLE_BYTES,
+    BoardMemory,
+    Requirements,
+    Shortage,
+    bounds,
+    fit,
+    place,
+    requirements,
+)
+from pipeline.targets.target import NPU
 
 MOST_TRIES = 6  # of one option: each takes a second or a few
 LEAST_SIZE, SIZE_STEP, ALPHA_STEP = 32, 8, 0.05
@@ -44,7 +58,19 @@ def estimate_model(model: Any, kernels: str, mu_max: int = 4) -> Requirements:
     shape, _ = keras_to_int8.check_shape(model)
     noise = np.random.default_rng(0).uniform(-1, 1, (1, *shape)).astype(np.float32)
     tflite = add_headroom(keras_to_int8.post_training(model, noise), mu_max)
-    return requirements(DeviceImage.read(device_image.build(tflite, Preprocessing())), kernels)
+    image = DeviceImage.read(device_image.build(tflite, Preprocessing()))
+    return _compiled(image) if kernels == NPU else requirements(image, kernels)
+
+
+def _compiled(image: DeviceImage) -> Requirements:
+    """What a network will need once it is compiled for the NPU, but for activations, which are the compiler's: as many
+    bytes of parameters as it may have, and a map with two entries for each filter."""
+    filters = filters_of(read_graph(image.tflite), image.segments)
+    parameters = weight_bytes([(s.op, f.dims) for s, f in zip(image.segments, filters, strict=True)])
+    entries = 2 * ENTRY_WORDS * len(filters) + HEADER_WORDS + POOL_WORDS
+    head = 1024 + LOSS_TABLE_BYTES + 8 * len(filters) + 4 * entries + 256 * image.input.channels
+    sample = image.input.size + LABEL_BYTES
+    return Requirements(NPU, head, image.weights, 0, (), sample, parameters)
 
 
 def check(spec: ModelSpec, board: BoardMemory, mu_max: int = 4) -> None:
@@ -67,7 +93,10 @@ def advice(spec: ModelSpec, need: Requirements, board: BoardMemory, mu_max: int 
     shortage = place(need, board)
     assert isinstance(shortage, Shortage)
     ratio = shortage.there / shortage.needed
-    candidates = [_narrower(spec, ratio), _smaller(spec, ratio)]
+    if need.blob > board.regions[-1].size:  # a compiled network's weights, whatever the input
+        candidates = [_narrower(spec, math.sqrt(ratio))]
+    else:
+        candidates = [_narrower(spec, ratio), _smaller(spec, ratio)]
     found = [words for specs in candidates if (words := _first(specs, spec, board, mu_max)) is not None]
     return f"with an untrained network, this fits: {', or '.join(found)}" if found else bounds(need, board)
 
@@ -92,6 +121,8 @@ def _first(candidates: Iterator[ModelSpec], before: ModelSpec, board: BoardMemor
         need = estimate(spec, board.kernels, mu_max)
         if fit(need, board) is None:
             work = need.work(board.workers)
+            if need.blob:
+                return f"{flags(spec, before)} ({need.blob:,} bytes of parameters at most)"
             return f"{flags(spec, before)} ({need.image:,} bytes of image, {work:,} of activations and scratch)"
     return None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from converters import device_image
+from converters.device_image import DeviceImage
 from converters.errors import UserError
 from converters.neural_art import profile, section
 from converters.neural_art.checks import Findings, check
@@ -19,20 +20,27 @@ from converters.neural_art.solver import Ambiguous, WeightMap, filters_of, probe
 from converters.tflite_model import Segment, read_graph, trainable_segments
 from pipeline.cli import count
 from pipeline.stages import write
+from pipeline.targets.memory import board_memory, fit, requirements
+from pipeline.targets.target import NPU
 
 COMPILER = "stedgeai"
 PROBE_SEED = 1
 COMPILED = "compiled"  # where the compiler's output lies, beside what it was given
+_NO_ID = "network of unknown identity (its source, network.c, is missing): no firmware will notice that it has another"
 
 
 @dataclass(frozen=True)
 class NpuSettings:
-    """variant: the board, one of profile.VARIANTS. compiled, compiled_probe: directories that a compiler left."""
+    """variant: the board, one of profile.VARIANTS. compiled, compiled_probe: directories that a compiler left.
+
+    board: that the image has to fit, one of memory.NPU_BOARDS.
+    """
 
     variant: str
     compiled: Path | None = None
     compiled_probe: Path | None = None
     any_version: bool = False
+    board: str | None = None
 
 
 def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
@@ -63,12 +71,14 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
         other = read_compiled(_compile(folder, probe.name, "compiled_probe")), probe.read_bytes()
         weight_map = recover(compiled, tflite, train, other)
     findings = check(compiled, weight_map, settings.any_version)
-    _say(compiled, weight_map, findings)
-    path = folder / f"{model.stem}.nart"
-    write(path, section.pack(section.from_map(weight_map)))
     npu = section.CompiledNetwork.of(compiled, weight_map)
+    _say(compiled, weight_map, findings, npu)
+    path = folder / f"{model.stem}.nart"
+    write(path, section.pack(npu.section))
     image = path.with_suffix(".zimg")
     write(image, device_image.for_npu(model.with_suffix(".zimg").read_bytes(), npu))
+    if settings.board is not None:
+        _check_board(settings.board, image, weight_map.pools[0].size)
     return image
 
 
@@ -87,6 +97,13 @@ def firmware_command(settings: NpuSettings, folder: Path) -> str:
         "mve",
     ]
     return f"{shlex.join([*command, '--npu', str(compiled), '--st-npu'])} .../Npu (ST's runtime, of the same version)"
+
+
+def _check_board(name: str, path: Path, weights: int) -> None:
+    """weights: bytes of the pool that they were compiled into."""
+    need = requirements(DeviceImage.read(path.read_bytes()), NPU)
+    if (why := fit(need, board_memory(name, NPU, weights))) is not None:
+        raise UserError(f"{why} {path} was written all the same, for a board with more memory.")
 
 
 def _parameter_bytes(tflite: bytes, segments: tuple[Segment, ...]) -> int:
@@ -116,7 +133,7 @@ def _compile(folder: Path, model: str, output: str) -> Path:
     return folder / output
 
 
-def _say(compiled: Compiled, weight_map: WeightMap, findings: Findings) -> None:
+def _say(compiled: Compiled, weight_map: WeightMap, findings: Findings, npu: section.CompiledNetwork) -> None:
     """The table of all filters, what runs on the CPU, and warnings."""
     rows = [("filter", "buffer", "layout", "weights", "zeros")]
     for e in weight_map.entries:
@@ -143,5 +160,9 @@ def _say(compiled: Compiled, weight_map: WeightMap, findings: Findings) -> None:
     )
     nodes = ", ".join(findings.cpu)
     click.echo(f"on the CPU: {nodes}" if nodes else "on the CPU: nothing")
+    used = f"; activations take {npu.activations:,} bytes of other pools" if npu.activations else ""
+    click.echo(
+        f"network {compiled.id:08x}: firmware with another one refuses the image{used}" if compiled.id else _NO_ID
+    )
     for warning in findings.warnings:
         click.echo(f"warning: {warning}", err=True)

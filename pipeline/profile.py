@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from pipeline.plan_ops import image_of, plan_ops
 from pipeline.run import disk_errors
 from pipeline.style import BLUE, ORANGE, STYLE, png
 from pipeline.targets.boards import TICKS_PER_INSTRUCTION, open_board
-from pipeline.targets.client import Board
+from pipeline.targets.client import Board, CannotTrace
 from pipeline.targets.target import Update, board_title
 from pipeline.train_ondevice import read_image
 from pipeline.validate import random_pixels
@@ -60,7 +60,7 @@ class PhaseCost:
 
 @dataclass(frozen=True)
 class Profile:
-    """unit: INSTRUCTIONS or SECONDS. step: the phases' sum."""
+    """unit: INSTRUCTIONS or SECONDS. step: the phases' sum. ops: none where the runner only runs whole networks."""
 
     network: str
     board: str
@@ -77,6 +77,8 @@ class Profile:
 
     @property
     def forward(self) -> float:
+        if not self.ops:
+            return next(phase.each for phase in self.phases if phase.phase == "forward")
         return sum(op.cost for op in self.ops)
 
     @property
@@ -130,7 +132,9 @@ def main(**options: Any) -> None:
         ops=[
             OpCost(i, op.kind, op.shape, ticks / per_unit / samples)
             for i, (op, ticks) in enumerate(zip(plan_ops(image.tflite), ops.tolist(), strict=True))
-        ],
+        ]
+        if ops is not None
+        else [],
         phases=phase_costs({name: ticks / per_unit for name, ticks in phases.items()}, board.info.weights, options),
         **settings,
     )
@@ -144,9 +148,10 @@ def main(**options: Any) -> None:
 
 def measure(
     board: Board, *, q: int, batch: int, mu: int, rounding: str, rounds: int
-) -> tuple[np.ndarray, int, dict[str, int]]:
+) -> tuple[np.ndarray | None, int, dict[str, int]]:
     """The least of several rounds: ticks of each op in a pass, the samples of that pass, ticks of each phase of a step.
 
+    None for the ops where the board's runner only runs whole networks.
     Every round is a training step on random images: q probes of both sides, an update that moves a weight by about 1.
     """
     most = min(board.info.max_batch, board.info.capacity)
@@ -158,6 +163,7 @@ def measure(
     board.select(range(batch))
     coefficients = np.rint(2**16 / np.sqrt(q) * rng.standard_normal(q)).astype(int)
     best_ops: np.ndarray | None = None
+    samples = 1
     best_phases: dict[str, int] = {}
     with cli.progress(rounds * q, "profiling", "direction") as bar:
         for step in range(rounds):
@@ -169,9 +175,9 @@ def measure(
             board.update(Update(rounding, philox.rounding_seed(SEED, step), seeds, tuple(coefficients.tolist())))
             spent = {name: ticks - before[name] for name, ticks in board.profile_phases().items()}
             best_phases = {name: min(ticks, best_phases.get(name, ticks)) for name, ticks in spent.items()}
-            ops, samples = board.profile_ops()
-            best_ops = ops if best_ops is None else np.minimum(ops, best_ops)
-    assert best_ops is not None
+            with suppress(CannotTrace):
+                ops, samples = board.profile_ops()
+                best_ops = ops if best_ops is None else np.minimum(ops, best_ops)
     return best_ops, samples, best_phases
 
 
@@ -199,7 +205,10 @@ def amount(cost: float, unit: str) -> str:
 
 def table(p: Profile) -> Iterable[str]:
     yield f"{p.network} on {board_title(p.board)} (runner {p.runner}, {p.weights:,} weights), {p.unit}"
-    yield f"  {'op':>4} {'':<18} {'':<38}{p.unit:>14}{'share':>9}"
+    if p.ops:
+        yield f"  {'op':>4} {'':<18} {'':<38}{p.unit:>14}{'share':>9}"
+    else:
+        yield "  the board's runner only runs whole networks: what an op takes is not known"
     for op in p.ops:
         share = f"{100 * op.cost / p.forward:.1f} %"
         yield f"  {op.number:>4} {op.kind:<18} {op.shape:<38}{amount(op.cost, p.unit):>14}{share:>9}"
@@ -216,14 +225,17 @@ def table(p: Profile) -> Iterable[str]:
 def figure(p: Profile) -> bytes:
     """A PNG: a bar for every op of a pass, and one for every phase of the step."""
     with matplotlib.rc_context(STYLE):
-        height = 1.2 + 0.16 * (len(p.ops) + len(p.phases) + 4)
+        lists = [([phase.phase for phase in p.phases], [phase.cost for phase in p.phases], ORANGE)]
+        titles = [f"Training step, q = {p.q}, batch {p.batch}: {amount(p.step, p.unit)} {_noun(p)}"]
+        if p.ops:
+            lists.insert(0, ([f"{op.kind} {op.number}" for op in p.ops], [op.cost for op in p.ops], BLUE))
+            titles.insert(0, f"Forward pass of one sample: {amount(p.forward, p.unit)} {_noun(p)}")
+        height = 1.2 + 0.16 * (sum(len(names) for names, _, _ in lists) + 2 * len(lists))
         picture = Figure(figsize=(7.5, height), layout="constrained")
-        top, bottom = picture.subplots(2, 1, height_ratios=(len(p.ops) + 2, len(p.phases) + 2))
-        _bars(top, [f"{op.kind} {op.number}" for op in p.ops], [op.cost for op in p.ops], BLUE)
-        top.set_title(f"Forward pass of one sample: {amount(p.forward, p.unit)} {_noun(p)}")
-        _bars(bottom, [phase.phase for phase in p.phases], [phase.cost for phase in p.phases], ORANGE)
-        bottom.set_title(f"Training step, q = {p.q}, batch {p.batch}: {amount(p.step, p.unit)} {_noun(p)}")
-        for axes in (top, bottom):
+        panels = picture.subplots(len(lists), 1, height_ratios=[len(names) + 2 for names, _, _ in lists], squeeze=False)
+        for axes, title, (names, costs, color) in zip(panels.flat, titles, lists, strict=True):
+            _bars(axes, names, costs, color)
+            axes.set_title(title)
             axes.xaxis.set_major_formatter(EngFormatter("s" if p.unit == SECONDS else ""))
         return png(picture)
 

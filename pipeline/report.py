@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from converters.errors import UserError
 from pipeline import cli
 from pipeline.files import write_atomic
 from pipeline.run import Config, Metrics, disk_errors, read_config, read_metrics
+from pipeline.samples import link_share
 from pipeline.style import BLUE, GREY, ORANGE, STYLE, png
 from pipeline.targets.target import board_title
 from pipeline.zo.qscheduler import window_length
@@ -134,14 +136,14 @@ def rows(config: Config, lines: Sequence[Metrics], summary: dict | None) -> list
             accuracy_row(seen[0], seen[-1]),
             Row("Steps", f"{last.step:,}"),
             passes_row(last.forward_passes, last.evaluation_passes),
-            Row("Seconds", f"{sum(sum(line.seconds.values()) for line in lines):,.1f}"),
+            *seconds_rows([line.seconds for line in lines]),
             Row("State", "not finished"),
         ]
     table = [
         accuracy_row(summary["accuracy_before"], summary["accuracy_after"]),
         Row("Weights kept", f"step {summary['kept_step']:,} of {summary['steps']:,}"),
         passes_row(summary["forward_passes"], summary["evaluation_passes"]),
-        Row("Seconds", f"{sum(summary['seconds'].values()):,.1f}"),
+        *seconds_rows([summary["seconds"]]),
         Row("Training loss", f"{summary['loss_before']:.3f} → {summary['loss_after']:.3f} nats"),
         Row(
             "Speed", f"{summary['passes_per_second']:,.0f} forward passes/s on {summary['board']} ({summary['runner']})"
@@ -159,6 +161,14 @@ def accuracy_row(before: float | None, after: float | None) -> Row:
 
 def passes_row(training: int, evaluation: int) -> Row:
     return Row("Forward passes", f"{training:,} to train, {evaluation:,} to evaluate")
+
+
+def seconds_rows(parts: Sequence[Mapping[str, float]]) -> list[Row]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    link = f"{100 * link_share(total):.0f} % of the seconds, for images on their way to the board"
+    return [Row("Seconds", f"{sum(total.values()):,.1f}"), Row("Link", link)]
 
 
 def settings(config: Config) -> list[Row]:

@@ -361,12 +361,17 @@ def read_image(path: Path, crc: int) -> DeviceImage:
         raise UserError(
             f"{file} is gone ({error.strerror}): copy the image that the run was made with there."
         ) from error
-    if zlib.crc32(data) != crc:
+    try:
+        image = DeviceImage.read(data, str(file))
+        found = image.crc  # of what a board is sent, which need not be the whole file
+    except UserError:
+        found = zlib.crc32(data)
+    if found != crc:
         raise UserError(
-            f"{file} changed since the run was made (CRC-32 {zlib.crc32(data):08x} instead of {crc:08x}): copy the "
-            "original image there (config.json names it), or start a new run with the new one."
+            f"{file} changed since the run was made (CRC-32 {found:08x} instead of {crc:08x}): copy the original image "
+            "there (config.json names it), or start a new run with the new one."
         )
-    return DeviceImage.read(data, str(file))
+    return image
 
 
 def read_metrics(path: Path) -> list[Metrics]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from tqdm import tqdm
 
 from converters.errors import UserError
+from pipeline.cli import count
 from pipeline.datasets.dataset import Split
 from pipeline.stopwatch import Stopwatch
-from pipeline.targets.target import BatchLoss, Target, TargetInfo
+from pipeline.targets.memory import LABEL_BYTES
+from pipeline.targets.target import BatchLoss, Target, TargetInfo, board_title
 
-_UPLOAD = 256  # samples a call, so that Ctrl-C and the stopwatch see progress
+_UPLOAD = 1 << 18  # bytes a call, so that Ctrl-C and the stopwatch see progress
 _FIRST_PIECE, _PIECE_SECONDS = 16, 2.0  # an evaluation's pieces, so that a slow board shows progress as well
 
 
@@ -55,13 +57,40 @@ class Samples:
         self.test_stays = spare >= len(test)
         self._spare_slot = len(train) if self.train_stays else 0
         self._piece = min(info.max_batch, info.capacity - self._spare_slot)
+        self._images_a_call = max(1, _UPLOAD // info.sample_bytes)
+
+    def notes(self, batch: int) -> list[str]:
+        """What goes over the link again and again, how long that takes, and what would avoid it; whole sentences."""
+        info, found = self._target.info, []
+        if not self.train_stays:
+            stay = (
+                f"; --samples {self.most_that_stay} or fewer would stay there" if self.most_that_stay >= batch else ""
+            )
+            found.append(
+                f"{board_title(info.board)} has room for {count(info.capacity, 'image')}, so every batch is sent when "
+                f"its step comes: {self._amount(batch, 'a step')}{stay}."
+            )
+        if len(self.test) and not self.test_stays:
+            spare = info.capacity - len(self.train) if self.train_stays else 0
+            stay = f"; --eval-images {spare} or fewer would stay there" if spare else ""
+            found.append(
+                f"evaluation images are sent for every evaluation: {self._amount(len(self.test), 'each time')}; a "
+                f"larger --eval-every makes evaluations fewer{stay}."
+            )
+        return found
+
+    def _amount(self, images: int, each: str) -> str:
+        size, rate = images * (self._target.info.sample_bytes + LABEL_BYTES), self._target.info.link_rate
+        seconds = f" (about {size / rate:.1f} s at the link's {rate:,.0f} bytes/s)" if rate else ""
+        return f"{size:,} bytes {each}{seconds}"
 
     def upload(self) -> None:
         """Send what stays on the target."""
-        if self.train_stays:
-            self._write(0, self.train)
-        if self.test_stays:
-            self._write(len(self.train), self.test)
+        stays = [(0, self.train)] * self.train_stays + [(len(self.train), self.test)] * self.test_stays
+        total = sum(len(split) for _, split in stays)
+        with self._progress(total, "sending", "image", delay=3, leave=False, disable=not total) as bar:
+            for slot, split in stays:
+                self._write(slot, split, bar.update)
 
     def select(self, indices: Sequence[int]) -> None:
         """Make these images of the on-device set the current batch."""
@@ -99,11 +128,17 @@ class Samples:
                 piece = max(1, min(most, int(rate * _PIECE_SECONDS)))
         return BatchLoss(loss, correct)
 
-    def _write(self, slot: int, split: Split) -> None:
+    def _write(self, slot: int, split: Split, done: Callable[[int], object] = lambda images: None) -> None:
         with self._watch("upload"):
-            for first in range(0, len(split), _UPLOAD):
-                part = slice(first, first + _UPLOAD)
+            for first in range(0, len(split), self._images_a_call):
+                part = slice(first, first + self._images_a_call)
                 self._target.write_samples(slot + first, split.images[part], split.labels[part])
+                done(len(split.labels[part]))
+
+
+def link_share(seconds: Mapping[str, float]) -> float:
+    """The part of a run's seconds, 0 to 1, in which images went over the link."""
+    return seconds.get("upload", 0.0) / (sum(seconds.values()) or 1.0)
 
 
 def checksum(split: Split) -> int:

@@ -18,7 +18,7 @@ from pipeline import board_options, cli, datasets
 from pipeline.datasets import shifts
 from pipeline.datasets.dataset import Dataset, Split
 from pipeline.run import Config, Run, read_config
-from pipeline.samples import Samples, check_batch, checksum
+from pipeline.samples import Samples, check_batch, checksum, link_share
 from pipeline.stopwatch import Stopwatch
 from pipeline.targets.boards import open_board
 from pipeline.targets.lockstep import Lockstep
@@ -90,8 +90,7 @@ def main(**options) -> None:
         run.close()
     if options["lockstep"]:
         steps = min(options["lockstep"], summary.steps)
-        board = board_title(run.config.board)
-        click.echo(f"lockstep: {board} and the twin gave equal replies for {cli.count(steps, 'step')}.")
+        click.echo(f"lockstep: {target.verdict(steps)}.")
     _print_summary(run, summary, len(splits[1]))
 
 
@@ -193,6 +192,7 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     if "data_dir" in given:
         changes["data_dir"] = str(options["data_dir"])
     run = Run.resume(path)
+    _check_arithmetic(run, changes.get("board", old.board))
     splits = load_splits(replace(run.config, **changes), run.image)
     if checksum(splits[0]) != run.config.samples_crc:
         raise UserError(
@@ -202,6 +202,17 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     if changes:
         run.reconfigure(replace(run.config, **changes))
     return run, splits
+
+
+def _check_arithmetic(run: Run, board: str) -> None:
+    """An NPU rounds in its own way: losses from it and from elsewhere do not belong into one training."""
+    before = run.config.board
+    if run.image.npu is not None and run.metrics and board != before:
+        raise UserError(
+            f"{run.path} trains a network that was compiled for an NPU, and its losses come from "
+            f"{board_title(before)}: those of {board_title(board)} are of another arithmetic. Resume with --board "
+            f"{before}; the weights so far can be made without a board: python -m pipeline.replay {run.path}."
+        )
 
 
 def read_image(path: Path) -> DeviceImage:
@@ -306,13 +317,8 @@ def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
     config, watch = run.config, Stopwatch()
     samples = Samples(target, train, test, config.batch, watch, cli.progress)
     trainer = Trainer(run, target, samples, watch)
-    if not samples.train_stays:
-        stay = f"; --samples {samples.most_that_stay} or fewer would stay there"
-        click.echo(
-            f"note: {board_title(target.info.board)} has room for {cli.count(target.info.capacity, 'image')}, so every "
-            f"batch is sent when its step comes{stay if samples.most_that_stay >= config.batch else ''}.",
-            err=True,
-        )
+    for note in samples.notes(config.batch):
+        click.echo(f"note: {note}", err=True)
     click.echo(f"run {run.path}: {config.image} on {board_title(target.info.board)}, {config.domain}")
     with cli.progress(len(run.records), "restoring", "step", disable=not run.records) as bar:
         trainer.prepare()
@@ -327,6 +333,8 @@ def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:
         for line in trainer.steps():
             accuracy = line.accuracy if line.accuracy is not None else accuracy
             shown = {"q": line.q, "loss": f"{line.loss:.3f}", "accuracy": _percent(accuracy)}
+            if not samples.train_stays:
+                shown["link"] = f"{100 * link_share(line.seconds):.0f}%"
             bar.set_postfix(shown, refresh=False)
             bar.update((line.step if by_steps else line.forward_passes) - bar.n)
         saturated = sum(line.saturated for line in run.metrics)
@@ -379,6 +387,7 @@ def _print_summary(run: Run, s: Summary, test_images: int) -> None:
         ("training loss", f"{s.loss_before:.3f} -> {s.loss_after:.3f} nats"),
         ("forward passes", f"{s.forward_passes:,} in {steps}, and {s.evaluation_passes:,} to evaluate"),
         ("seconds", ", ".join(f"{purpose} {value:.1f}" for purpose, value in sorted(s.seconds.items()))),
+        ("link", f"{100 * link_share(s.seconds):.0f} % of them: images on their way (upload)"),
         (
             "speed",
             f"{s.passes_per_second:,.0f} forward passes/s on {s.board} ({s.runner}, {cli.count(s.threads, 'thread')})",

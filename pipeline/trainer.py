@@ -306,10 +306,13 @@ class Trainer:
     def _repeat(self, record: Record) -> UpdateResult:
         """Apply a logged step to the weights it was logged for."""
         if self.crc != record.crc:
+            elsewhere = "resume on the twin (--board twin)"
+            if self.run.image.npu is not None:  # where losses would be of another arithmetic
+                elsewhere = f"make the weights without a board: python -m pipeline.replay {self.run.path}"
             raise UserError(
                 f"before step {record.step + 1} {board_title(self.target.info.board)} has weights {self.crc:08x}, but "
                 f"the run recorded {record.crc:08x}: this board computes differently from the one that trained. Check "
-                "it with --lockstep, or resume on the twin (--board twin)."
+                f"it with --lockstep, or {elsewhere}."
             )
         return self.target.update(record.update(self.run.header))
 

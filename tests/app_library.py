@@ -58,6 +58,7 @@ class Layout(ct.Structure):
 class Nart(ct.Structure):
     _fields_ = (
         ("crc", ct.c_uint32),
+        ("network", ct.c_uint32),
         ("pools", ct.c_void_p),
         ("pool_count", ct.c_uint32),
         ("layout", Layout),

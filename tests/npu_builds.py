@@ -181,6 +181,7 @@ def make_build(folder: Path, tflite: bytes, mix: str, *, cacheable: bool = False
     )
     build = Build(layers=layers, cacheable="CACHEABLE_ON" if cacheable else "CACHEABLE_UNDEF")
     info = write_network(folder, tflite, build)
+    (folder / "network.c").write_text(network_source(tflite))
     buffers = [b for b in info["buffers"] if b["is_param"] and b["nbits"] == 8]
     compiled = read_compiled(folder)
     pool = next(p for p in compiled.pools.values() if p.name == "weights")
@@ -204,9 +205,16 @@ def make_build(folder: Path, tflite: bytes, mix: str, *, cacheable: bool = False
         npu = CompiledNetwork(Section(0, (SectionPool(pool.address, len(blob), cacheable),), tuple(entries)), blob)
     image = device_image.build(tflite, Preprocessing(), meta={"name": mix}, npu=npu)
     all_places = np.concatenate(places)
+    assert npu.section.network == (compiled.id if solve else 0)
     path = folder / "network.npu"
     path.write_bytes(_network_file(tflite, npu, all_places))
     return NpuBuild(image, path, all_places)
+
+
+def network_source(tflite: bytes, before: str = "") -> str:
+    """What stands for the generated source: another one for each network, but for the trainable weights."""
+    words = compile_plan(read_graph(tflite)).to_bytes().hex()
+    return f'{before}#include "ll_aton_NN_interface.h"\n/* LL_ATON_Input_Buffers_Info_Default */\n/* {words} */\n'
 
 
 def _network_file(tflite: bytes, npu: CompiledNetwork, places: np.ndarray) -> bytes:
@@ -216,7 +224,8 @@ def _network_file(tflite: bytes, npu: CompiledNetwork, places: np.ndarray) -> by
     in_model = np.concatenate([s.offset + np.arange(s.count) for s in segments])
     pool = npu.section.pools[0]
     head = struct.pack(
-        "<9I", _MAGIC, pool.address, len(npu.blob), int(pool.cacheable), int(np.prod(io.input_shape)), io.classes,
+        "<10I", _MAGIC, npu.section.network, pool.address, len(npu.blob), int(pool.cacheable),
+        int(np.prod(io.input_shape)), io.classes,
         len(plan) // 4, len(empty), len(places),
     )  # fmt: skip
     return head + plan + np.stack([in_model, places], 1).astype("<u4").tobytes() + empty + npu.blob

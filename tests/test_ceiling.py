@@ -13,8 +13,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ceiling")
     tiny_run.write_fashion_mnist(folder / "data", train=1200)
     done = tiny_run.invoke(
-        convert.main, "--width", 4, "--input-size", 32, "--data-dir", folder / "data", "--epochs", 3, "--quantization", "ptq",
-        "--batch", 32, "--allow-drop", 100, "--name", "tiny", "--out", folder,
+        convert.main, "--width", 4, "--input-size", 32, "--data-dir", folder / "data", "--epochs", 3,
+        "--quantization", "ptq", "--batch", 32, "--allow-drop", 100, "--name", "tiny", "--out", folder,
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     return folder

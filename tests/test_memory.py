@@ -21,6 +21,10 @@ from test_m55 import MISSING
 from converters import device_image, keras_to_int8
 from converters.device_image import DeviceImage, Preprocessing
 from converters.errors import UserError
+from converters.neural_art.compiled import read_compiled
+from converters.neural_art.section import CompiledNetwork
+from converters.neural_art.solver import recover
+from converters.neural_art.writer import write_network
 from converters.tflite_model import add_headroom
 from pipeline import fitting, models
 from pipeline.models import ModelSpec
@@ -37,7 +41,7 @@ from pipeline.targets.memory import (
     place,
     requirements,
 )
-from pipeline.targets.target import Region
+from pipeline.targets.target import NPU, Region
 
 FIXTURES = {p.stem: p for p in sorted((Path(__file__).parent / "fixtures").glob("*.tflite"))}
 RANDOM = range(200, 208)
@@ -236,6 +240,30 @@ def test_options_that_are_suggested_fit(spec, board, count):
             tflite = keras_to_int8.post_training(model, calibration)
         image = DeviceImage.read(device_image.build(add_headroom(tflite, 4), Preprocessing()))
         assert fit(requirements(image, board.kernels), board) is None, options
+
+
+@pytest.mark.parametrize(("spec", "fixture"), TRAINED)
+def test_a_compiled_network_takes_no_more_than_was_expected(spec, fixture, tmp_path):
+    """Before it was trained; the layouts are those of public builds."""
+    tflite = DeviceImage.read(image_of(fixture).raw).tflite
+    write_network(tmp_path / "compiled", tflite)
+    compiled = read_compiled(tmp_path / "compiled")
+    npu = CompiledNetwork.of(compiled, recover(compiled, tflite))
+    need = requirements(DeviceImage.read(device_image.build(tflite, Preprocessing(), npu=npu)), "words")
+    guess = fitting.estimate(spec, NPU)
+    assert (guess.weights, guess.sample, guess.kernels) == (need.weights, need.sample, need.kernels)
+    assert need.blob <= guess.blob < 2 * need.blob and need.image <= guess.image < 3 * need.image
+
+
+def test_a_network_with_too_many_weights_for_the_npu_is_not_trained():
+    spec, board = ModelSpec("resnet18", 32, 3, 10, width=8, stem="small"), board_memory("stm32n6", NPU, 60_000)
+    with pytest.raises(UserError) as refused:
+        fitting.check(spec, board)
+    found = re.search(
+        r"memory file takes .* this fits: (--width \d) \(([\d,]+) bytes of parameters", str(refused.value)
+    )
+    assert found and int(found[2].replace(",", "")) <= 60_000
+    assert fit(fitting.estimate(apply(spec, found[1]), NPU), board) is None
 
 
 def test_where_no_option_fits_the_bounds_are_said():

@@ -26,12 +26,14 @@ from converters.device_image import DeviceImage
 from converters.errors import UserError
 from converters.neural_art import profile, section, solver
 from converters.neural_art.checks import check
-from converters.neural_art.compiled import read_compiled
+from converters.neural_art.compiled import network_id, read_compiled
 from converters.neural_art.layouts import FAMILIES, Blocked, Box, Deep, Inflated, Piece, Plain, covers, valid
 from converters.neural_art.solver import Ambiguous, Filter, fitting, probe_model, recover
 from converters.neural_art.writer import COMPILERS, Build, Layer, layers_of, write_compiled, write_network
 from converters.tflite_model import add_headroom, read_graph, read_weights, trainable_segments, write_weights
 from pipeline import convert
+from pipeline.targets.memory import NPU_BOARDS
+from pipeline.targets.target import Region
 
 FIXTURES = Path(__file__).parent / "fixtures"
 NETWORKS = ("resnet18_w8_32", "mobilenet_v2_035_32")
@@ -794,7 +796,7 @@ def test_convert_says_what_to_do_without_the_compiler_and_takes_what_it_made(tmp
     result = run_convert(tmp_path, data_dir, model, "--npu", "neural_art", "--compiled", folder / "compiled")
     assert result.exit_code == 0, result.output
     assert re.search(r"block1_conv2.* Conv2D_18_weights +blocked outputs=8 inputs=8 +2,304  0\n", result.output)
-    assert "on the CPU: nothing" in result.output
+    assert "on the CPU: nothing" in result.output and "network of unknown identity" in result.output
     command = f"pipeline.firmware --board stm32n6 --variant nucleo --kernels mve --npu {folder / 'compiled'} --st-npu"
     assert command in result.output.splitlines()[-1]
     tflite = (tmp_path / "n" / "n.tflite").read_bytes()
@@ -802,6 +804,26 @@ def test_convert_says_what_to_do_without_the_compiler_and_takes_what_it_made(tmp
     assert found.pools[0].address == 0x34200000
     image = DeviceImage.read((folder / "n.zimg").read_bytes())
     assert image.npu.section == found and image.tflite == tflite
+
+
+def test_convert_decides_whether_a_compiled_network_fits(tmp_path, data_dir, fake_compiler, monkeypatch):
+    """By the board's memory in a build for the NPU, whatever the int8 runner would need there."""
+    model, npu = FIXTURES / "resnet18_w8_32.tflite", ("--npu", "neural_art")
+    result = run_convert(tmp_path, data_dir, model, *npu, "--board", "qemu_an547")
+    assert result.exit_code == 1 and "qemu_an547 has no Neural-ART NPU: use --board stm32n6" in result.stderr
+    small = replace(NPU_BOARDS["stm32n6"], regions=(Region(0, 4096),) * 3 + (Region(3, 0),))
+    for board, fits in ((NPU_BOARDS["stm32n6"], True), (small, False)):
+        monkeypatch.setitem(NPU_BOARDS, "stm32n6", board)
+        result = run_convert(tmp_path, data_dir, model, *npu, "--board", "stm32n6")
+        assert result.exit_code == (0 if fits else 1), result.output
+        assert ("does not fit the board stm32n6: one sample takes 3,074 bytes" in result.stderr) != fits
+    compiled, source = tmp_path / "n" / "neural_art" / "compiled", "#include <x>\n/* LL_ATON_Input_Buffers_Info_ */\n"
+    (compiled / "network.c").write_text(source)
+    monkeypatch.undo()
+    result = run_convert(tmp_path, data_dir, model, *npu, "--compiled", compiled)
+    id = network_id(source.encode())
+    assert f"network {id:08x}: firmware with another one refuses the image; activations take 32,768" in result.output
+    assert DeviceImage.read((compiled.parent / "n.zimg").read_bytes()).npu.section.network == id
 
 
 def test_convert_runs_the_compiler(tmp_path, data_dir, fake_compiler):

@@ -47,7 +47,7 @@ EDGES = [0, 1, 2, 3, 7, 8, 16, 63, 255, 256, 257, 2**15, 2**16, 2**24, 2**30, 2*
 def hostile(rng: random.Random, data: bytes, counts: list[int]) -> tuple[bytes, list[int]]:
     """A section with a few words, entries or sizes changed, most of them by little."""
     words, counts = list(struct.unpack(f"<{len(data) // 4}I", data)), list(counts)
-    entries_at = 4 + 4 * words[1]
+    entries_at = section.HEADER_WORDS + 4 * words[1]
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
         at = rng.randrange(len(words) if rng.random() < 0.8 else min(len(words), entries_at + 20))
         kind = rng.randrange(8)
@@ -68,8 +68,8 @@ def hostile(rng: random.Random, data: bytes, counts: list[int]) -> tuple[bytes, 
             words = words or [0]
             entries_at = min(entries_at, len(words) - 1)
         else:  # an entry once more, or a pool
-            start = 4 if rng.random() < 0.3 else entries_at
-            step = 4 if start == 4 else 20
+            start = section.HEADER_WORDS if rng.random() < 0.3 else entries_at
+            step = 4 if start == section.HEADER_WORDS else 20
             words[start:start] = words[start : start + step]
             if len(words) > 2:
                 words[1 if step == 4 else 2] += 1

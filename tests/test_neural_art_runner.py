@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import struct
+import subprocess
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,7 @@ from functools import cache
 import numpy as np
 import pytest
 from app_library import SANITIZE
-from npu_builds import MIXES, NETWORKS, NpuBuild, make_build, network, npu_board, with_entries
+from npu_builds import MIXES, NETWORKS, NpuBuild, make_build, network, network_source, npu_board, with_entries
 from oracles import random_pixels
 from test_app_image import sections, with_crc
 from tiny_model import SHAPE, tiny_tflite
@@ -21,13 +22,15 @@ from tiny_model import SHAPE, tiny_tflite
 from converters import device_image
 from converters.device_image import DeviceImage, InputSpec, Preprocessing
 from converters.errors import UserError
+from converters.neural_art.compiled import network_id
 from converters.neural_art.layouts import Blocked, Deep, Inflated, Plain
 from converters.neural_art.section import SectionEntry
 from converters.tflite_model import read_weights
 from pipeline.targets import client
-from pipeline.targets.boards import open_board
+from pipeline.targets.boards import ROOT, _tool, open_board
 from pipeline.targets.client import Board, CannotTrace
-from pipeline.targets.target import NEAREST, STOCHASTIC, Target, Update
+from pipeline.targets.memory import BoardMemory, Placement, fit, place, requirements
+from pipeline.targets.target import NEAREST, NPU, STOCHASTIC, Region, Target, Update
 from pipeline.targets.twin import Twin
 
 STEPS, Q, MU, BATCH, SAMPLES = 20, 2, 2, 8, 20
@@ -202,7 +205,7 @@ def test_a_block_of_another_size(builds):
 # -- what a board refuses ----------------------------------------------------------------------------------------------
 
 
-def refusal(build: NpuBuild, image: bytes) -> str:
+def refusal(build: NpuBuild, image: bytes | None) -> str:
     with pytest.raises(UserError) as error, npu_board(build, image):
         pass
     return str(error.value)
@@ -227,9 +230,108 @@ def test_a_pool_of_another_size(builds):
         pass
 
 
-def test_another_network_in_the_firmware(builds, tmp_path):
+def test_another_network_in_the_firmware(builds, monkeypatch):
+    """Of the same sizes: the host refuses before a byte is sent, and the board does when it has all of it."""
+    build, other = (builds(name, "plain") for name in NETWORKS)
+    ids = [DeviceImage.read(b.image).npu.section.network for b in (build, other)]
+    said = f"compiled network {ids[1]:08x}, the board's firmware has {ids[0]:08x}"
+    assert 0 not in ids and ids[0] != ids[1] and said in refusal(build, other.image)
+    with npu_board(build) as board:
+        assert board.info.network == ids[0]
+    monkeypatch.setattr(Board, "_check", lambda self: None)
+    assert said in refusal(build, other.image)
+    with pytest.raises(UserError) as error, npu_board(build, other.image):
+        pass
+    assert error.value.__cause__.code == 33
+
+
+@pytest.mark.parametrize("unknown", ["image", "firmware"])
+def test_a_network_that_nobody_named_is_taken(unknown, builds, tmp_path):
+    """Of the image or of the firmware: then sizes are compared."""
+    build = builds(NETWORKS[0], "plain")
+    nameless = build.with_section(replace(DeviceImage.read(build.image).npu.section, network=0))
+    if unknown == "firmware":
+        words = bytearray(build.network.read_bytes())
+        words[4:8] = bytes(4)  # tests/ll_aton/network.c
+        build = replace(build, network=tmp_path / "network.npu")
+        build.network.write_bytes(words)
+    with npu_board(build, nameless if unknown == "image" else None) as board:
+        assert (board.info.network == 0) == (unknown == "firmware")
+        assert train(board, board.image.input, 2) == expected(NETWORKS[0])[:2]
     other = make_build(tmp_path / "compiled", tiny_tflite(), "plain")
-    assert "input or output of 3,072 bytes, the image's has 297" in refusal(builds(NETWORKS[0], "plain"), other.image)
+    nameless = other.with_section(replace(DeviceImage.read(other.image).npu.section, network=0))
+    assert "input or output of 3,072 bytes, the image's has 297" in refusal(build, nameless)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        network_source(tiny_tflite(), "/* made in /home/a */\n"),
+        "a; [b] \\n ${c} LL_ATON_Input_Buffers_Info_x é\n",
+        "#include <x>\n;LL_ATON_Input_Buffers_Info_x\n#include <y>\n",
+    ],
+)
+def test_cmake_and_converter_give_a_network_the_same_id(source, tmp_path):
+    """Whatever its lines end in, and whatever stands before the first #include."""
+    (tmp_path / "stai_network.c").write_text("#include <x>\n")
+    (tmp_path / "network.c").write_bytes(source.encode())
+    script = tmp_path / "id.cmake"
+    script.write_text(
+        f"include({ROOT}/tflm_app/runners/neural_art/identity.cmake)\n"
+        f"neural_art_id(id {tmp_path}/stai_network.c {tmp_path}/network.c)\nmessage(STATUS ${{id}})\n"
+    )
+    said = subprocess.run([_tool("cmake"), "-P", str(script)], capture_output=True, text=True, check=True).stdout
+    id = network_id(source.encode())
+    assert said.strip() == f"-- 0x{id:08x}"
+    assert id == network_id(source.replace("\n", "\r\n").encode())
+    assert id != network_id(source.encode() + b" ")
+    if "#include" in source:
+        assert id == network_id(b"/* elsewhere */" + source[source.index("#include") :].encode())
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_a_compiled_network_needs_is_known(name, builds):
+    """Every row that depends on it, and how many samples fit; the rows of the weights' pool are of a region apart."""
+    with npu_board(builds(name, "typical")) as board:
+        need, memory = requirements(board.image, NPU), BoardMemory.of(board.info)
+        assert memory.kernels == NPU and [r.number for r in memory.regions] == [0, 0, 0, 3]
+        assert memory.regions[3].size == 4 * 448 << 10
+        placed = place(need, memory)
+        assert isinstance(placed, Placement) and placed.capacity == board.info.capacity
+        board.write_samples(0, np.zeros((3, 32, 32, 3)), np.zeros(3))
+        rows = board.refresh().memory
+        expected_rows = need.rows(1, 3)
+        assert {row: rows[row] for row in expected_rows} == expected_rows
+
+
+@pytest.mark.parametrize(
+    ("region", "says"), [(0, "the image takes"), (2, "one sample takes"), (3, "memory file takes")]
+)
+def test_a_compiled_network_that_does_not_fit(region, says, builds):
+    """Exactly what is there is enough, one byte less is not; a sentence says what to do."""
+    need = requirements(DeviceImage.read(builds(NETWORKS[0], "typical").image), NPU)
+    sizes = [need.image, 0, need.sample + 128, need.blob]
+    memory = BoardMemory("small", NPU, 1, tuple(Region(n, size) for n, size in enumerate(sizes)), {})
+    assert fit(need, memory) is None
+    sizes[region] -= 1
+    why = fit(need, replace(memory, regions=tuple(Region(n, size) for n, size in enumerate(sizes))))
+    assert says in why and "1 more than the" in why and "use a smaller network or input" in why
+
+
+def test_the_host_refuses_a_compiled_network_before_it_is_sent(builds, monkeypatch):
+    sent = []
+    command = Board._command
+    monkeypatch.setattr(
+        Board, "_command", lambda self, kind, *a, **k: sent.append(kind) or command(self, kind, *a, **k)
+    )
+    monkeypatch.setattr(
+        client, "requirements", lambda image, kernels: replace(requirements(image, kernels), blob=1 << 30)
+    )
+    assert "memory file takes 1,073,741,824 bytes" in refusal(builds(NETWORKS[0], "plain"), None)
+    assert sent == [client.HELLO]
 
 
 def test_images_and_boards_of_different_runners(builds):
@@ -272,7 +374,8 @@ def test_the_weights_are_on_the_board_once(name, builds):
     image = DeviceImage.read(builds(name, "typical").image)
     with npu_board(builds(name, "typical")) as board:
         memory = board.info.memory
-        assert memory["packed"] == memory["activations"] == 0
+        assert memory["packed"] == memory["scratch"] == 0
+        assert memory["activations"] == image.npu.activations == 32768  # the compiler's own, see writer.py
         sent = len(image.for_board())
         assert memory["weights"] + memory["model"] <= sent < len(image.npu.blob) + 8000 < len(image.raw)
 

@@ -8,6 +8,7 @@ end in the file name of a pool. Data types are told by their names: the numbers 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,7 @@ class Pool(_Checked):
     cacheable: bool
     virtual: bool  # made of other pools
     file: str  # the end of the name of its raw file, "AXISRAM3.raw"; "" for a virtual pool
+    used: int = 0  # bytes that the compiler says it uses; 0 where only the network source is there
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,10 @@ class Convolution:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled network. ``memory``: address of a pool -> its initial bytes, int8, as long as its raw file."""
+    """A compiled network. ``memory``: address of a pool -> its initial bytes, int8, as long as its raw file.
+
+    id: of the network source, see network_id; 0 where that is missing.
+    """
 
     folder: Path
     version: str  # of STEdgeAI Core, "2.1.0-20194"
@@ -98,6 +103,7 @@ class Compiled:
     epoch_controller: bool
     memory: Mapping[int, np.ndarray] = field(repr=False)
     convolutions: Mapping[str, frozenset[Convolution]]  # by layer, "Conv2D_3"
+    id: int = 0
 
     @property
     def parameters(self) -> tuple[Buffer, ...]:
@@ -148,7 +154,17 @@ def read_compiled(folder: Path) -> Compiled:
     if not any(b.is_param for b in buffers):
         raise UserError(f"{(infos or sources)[0]} lists no parameter buffers: {ADVICE}.")
     memory = _memory(folder, pools, buffers)
-    return Compiled(folder, version, pools, buffers, nodes, controller, memory, _convolutions(source))
+    number = network_id(sources[0].read_bytes()) if sources else 0
+    return Compiled(folder, version, pools, buffers, nodes, controller, memory, _convolutions(source), number)
+
+
+def network_id(source: bytes) -> int:
+    """By which firmware and image know that they are of one network; runners/neural_art/identity.cmake has the same.
+
+    Of the source from the first #include on, whatever its line ends: before stands a comment with the compiler's paths.
+    """
+    text = source.replace(b"\r", b"")
+    return int(hashlib.sha256(text[max(0, text.find(b"#include")) :]).hexdigest()[:8], 16)
 
 
 def _network_sources(folder: Path) -> list[Path]:
@@ -169,8 +185,9 @@ def _from_c_info(path: Path) -> tuple[str, dict[int, Pool], tuple[Buffer, ...], 
         cacheable = p.get("cacheable") == "CACHEABLE_ON"
         file = re.sub(r"^.*?atonbuf\.", "", p["fname"])
         pools[p["id"]] = Pool(
-            p["id"], p["name"], address, int(p["size_bytes"]), p["rights"], cacheable, virtual, "" if virtual else file
-        )
+            p["id"], p["name"], address, int(p["size_bytes"]), p["rights"], cacheable, virtual,
+            "" if virtual else file, int(p.get("used_size_bytes", 0)),
+        )  # fmt: skip
     buffers = tuple(_buffer(b, pools) for b in info["buffers"] if int(b["size_bytes"]) > 0)
     nodes = tuple(node for graph in info["graphs"] for top in graph["nodes"] for node in _walk(top))
     controller = bool(info.get("ec_blobs_info")) or any(node.mapping == "NODE_EC" for node in nodes)

@@ -68,6 +68,11 @@ def weight_bytes(filters: Sequence[tuple[str, Dims]]) -> int:
     return total
 
 
+def most_for_weights(variant: str) -> int:
+    """Bytes of the largest pool for weights that a board has."""
+    return PSRAM_SIZE if variant == "dk" else BANKS * BANK
+
+
 def memory_pools(parameters: int, variant: str) -> tuple[MemoryPool, ...]:
     """Weights in the NPU's first banks, as many as they need; activations in the rest and in AXISRAM2.
 
@@ -82,7 +87,7 @@ def memory_pools(parameters: int, variant: str) -> tuple[MemoryPool, ...]:
         pools.append(MemoryPool("WEIGHTS", PSRAM, PSRAM_SIZE, "ACC_READ", _PSRAM))
         banks = 0
     else:
-        limit = PSRAM_SIZE if variant == "dk" else BANKS * BANK
+        limit = most_for_weights(variant)
         hint = "" if variant == "dk" else ", or use the DK (--variant dk), which has 32 MiB of PSRAM"
         raise UserError(
             f"the network may need {parameters:,} bytes of RAM for parameters, more than the {limit:,} that are there: "

@@ -9,7 +9,7 @@ import itertools
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from converters.neural_art.compiled import Compiled
 from converters.neural_art.layouts import FAMILIES, Box, Piece, covers, parameters, valid
 from converters.neural_art.solver import WeightMap
 
-VERSION = 1
+VERSION = 2
 CACHE_LINE = 32  # bytes
-HEADER_WORDS, POOL_WORDS, ENTRY_WORDS = 4, 4, 20
+HEADER_WORDS, POOL_WORDS, ENTRY_WORDS = 5, 4, 20
 LIMIT = 1 << 31  # addresses within a pool, sizes and counts lie below
 MAX_POOLS, MAX_ENTRIES = 16, 4096  # a device compares each with each
 
@@ -49,24 +49,29 @@ class SectionEntry:
 
 @dataclass(frozen=True)
 class Section:
-    """crc: zlib's CRC-32 of the raw files of all pools, in order, as compiled."""
+    """crc: zlib's CRC-32 of the raw files of all pools, in order, as compiled. network: its id, 0 where not known."""
 
     crc: int
     pools: tuple[SectionPool, ...]
     entries: tuple[SectionEntry, ...]
+    network: int = 0
 
 
 @dataclass(frozen=True)
 class CompiledNetwork:
-    """What a device image has of a compiled network: the map, and the initial bytes of its one pool of weights."""
+    """What a device image has of a compiled network: the map, and the initial bytes of its one pool of weights.
+
+    activations: bytes of the other pools that the network uses; 0 where the compiler did not say.
+    """
 
     section: Section
     blob: bytes
+    activations: int = 0
 
     @staticmethod
     def of(compiled: Compiled, weight_map: WeightMap) -> CompiledNetwork:
         """Raises UserError where the weights lie in more than one pool, or not from a line of the cache on."""
-        section = from_map(weight_map)
+        section = replace(from_map(weight_map), network=compiled.id)
         if len(section.pools) != 1:
             names = ", ".join(p.name for p in weight_map.pools)
             raise UserError(f"the weights lie in {len(section.pools)} pools ({names}): compile with one pool for them.")
@@ -74,7 +79,9 @@ class CompiledNetwork:
             raise UserError(
                 f"the weights' pool begins at {section.pools[0].address:#x}: let it begin at {CACHE_LINE} bytes."
             )
-        return CompiledNetwork(section, compiled.memory[section.pools[0].address].tobytes())
+        own = section.pools[0].address
+        activations = sum(p.used for p in compiled.pools.values() if p.address != own and not p.virtual)
+        return CompiledNetwork(section, compiled.memory[own].tobytes(), activations)
 
     def get_weights(self) -> np.ndarray:
         """int8 [d] in index order (a copy)."""
@@ -108,7 +115,7 @@ def from_map(weight_map: WeightMap) -> Section:
 
 
 def pack(section: Section) -> bytes:
-    words = [_HEADER.pack(VERSION, len(section.pools), len(section.entries), section.crc)]
+    words = [_HEADER.pack(VERSION, len(section.pools), len(section.entries), section.crc, section.network)]
     words += [_POOL.pack(p.address, p.size, int(p.cacheable), 0) for p in section.pools]
     for e in section.entries:
         box, layout = e.piece.box, e.piece.layout
@@ -123,7 +130,7 @@ def unpack(data: bytes, counts: Sequence[int] | None = None) -> Section:
     """counts: weights of each segment of the image (TRAN), when known. Raises UserError for anything inconsistent."""
     if len(data) < _HEADER.size:
         raise _bad("it is shorter than its header")
-    version, n_pools, n_entries, crc = _HEADER.unpack_from(data)
+    version, n_pools, n_entries, crc, network = _HEADER.unpack_from(data)
     if version != VERSION:
         raise _bad(f"its version is {version}, not {VERSION}")
     if len(data) != _HEADER.size + n_pools * _POOL.size + n_entries * _ENTRY.size or not n_pools or not n_entries:
@@ -145,7 +152,7 @@ def unpack(data: bytes, counts: Sequence[int] | None = None) -> Section:
     entries = [_entry(n, words, pools) for n, words in enumerate(_ENTRY.iter_unpack(data[at:]))]
     _check_cover(entries, counts)
     _check_overlap(entries)
-    return Section(crc, tuple(pools), tuple(entries))
+    return Section(crc, tuple(pools), tuple(entries), network)
 
 
 def _entry(number: int, words: tuple[int, ...], pools: Sequence[SectionPool]) -> SectionEntry:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import numpy as np
 
-from converters.device_image import DeviceImage
+from converters.device_image import RUNNER_INT8, RUNNER_NEURAL_ART, DeviceImage
 from converters.errors import UserError
+from pipeline.cli import progress
 from pipeline.targets.link import Link, LinkClosed, Refused
 from pipeline.targets.memory import BoardMemory, fit, requirements
 from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, Region, TargetInfo, Update, UpdateResult
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 # tflm_app/app/commands.h
 HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ, LOAD_BULK = 0x01, 0x10, 0x11, 0x12, 0x13, 0x14
 PIXELS, LABELS, SELECT, PIXELS_BULK = 0x20, 0x21, 0x22, 0x23
 LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36
 BOTH_SIDES, PLUS_SIDE = 0, 1
-TRACE_MISSING = 24  # tflm_app/app/status.h
+TRACE_MISSING, PROFILE_MISSING = 24, 27  # tflm_app/app/status.h
 
-_HELLO = struct.Struct("<HH6I6I8I10I16s16s")
+_HELLO = struct.Struct("<HH6I8II8I10I16s16s")
 _LOSS = struct.Struct("<QI4x")
 _PROFILE = struct.Struct("<5Q2I")
 PHASES = ("perturb", "forward", "loss", "update", "crc")  # tflm_app/app/app.h
@@ -42,6 +44,22 @@ def _tag(number: int) -> str:
     return number.to_bytes(4, "little").decode("latin-1")
 
 
+def other_runner(of_image: int, of_board: int) -> str:
+    """What to do."""
+    if (of_image, of_board) == (RUNNER_NEURAL_ART, RUNNER_INT8):
+        return "build and flash the firmware with the compiled network, or load the image for the int8 runner"
+    if (of_image, of_board) == (RUNNER_INT8, RUNNER_NEURAL_ART):
+        return "load the image for the NPU (neural_art/NAME.zimg), or flash the firmware with the int8 runner"
+    return "convert the model for this board"
+
+
+def other_network(of_image: int, of_firmware: int) -> str:
+    return (
+        f"the image is of the compiled network {of_image:08x}, the board's firmware has {of_firmware:08x}: build and "
+        "flash the firmware with the network that the image was made of."
+    )
+
+
 # tflm_app/app/status.h: what happened and what to do.
 SENTENCES: dict[int, Callable[[int, int], str]] = {
     1: lambda a, b: f"the board does not know command 0x{a:02x}: flash the firmware of this version.",
@@ -51,7 +69,7 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
     5: lambda a, b: f"the image has {a:,} bytes, the board has room for {b:,}: use a narrower or smaller network.",
     6: lambda a, b: "the board says that this is not a device image: make one with python -m pipeline.convert.",
     7: lambda a, b: f"the image has version {a}, the board reads version {b}: convert anew or update the firmware.",
-    8: lambda a, b: f"the image was made for runner {a}, the board has runner {b}: convert the model for this board.",
+    8: lambda a, b: f"the image was made for runner {a}, the board has runner {b}: {other_runner(a, b)}.",
     9: lambda a, b: f"the image arrived damaged (CRC-32 {a:08x} instead of {b:08x}): copy or make it anew.",
     10: lambda a, b: f"the image's section '{_tag(a)}' is missing or inconsistent: make the image anew.",
     11: lambda a, b: f"the image's plan is inconsistent (entry {a}, check {b}): make the image anew.",
@@ -86,6 +104,7 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
         f"the network in the board's firmware has an input or output of {a:,} bytes, the image's has {b:,}: build and "
         "flash the firmware with the network that the image was made of."
     ),
+    33: other_network,
 }
 
 
@@ -98,7 +117,7 @@ class Board:
 
     def __init__(self, link: Link, image: bytes, *, describe_end: Callable[[], str] = lambda: ""):
         """Load the image. describe_end tells, when the link is gone, what became of the board."""
-        self._link = link
+        self._link, self._link_rate = link, 0.0
         self._describe_end = describe_end
         try:
             self.image = DeviceImage.read(image)
@@ -121,7 +140,7 @@ class Board:
     @staticmethod
     def _refuse(e: Refused) -> NoReturn:
         sentence = SENTENCES.get(e.code, lambda a, b: f"the board refused with unknown status {e.code} ({a}, {b}).")
-        raise (CannotTrace if e.code == TRACE_MISSING else UserError)(sentence(e.a, e.b)) from e
+        raise (CannotTrace if e.code in (TRACE_MISSING, PROFILE_MISSING) else UserError)(sentence(e.a, e.b)) from e
 
     def _hello(self) -> TargetInfo:
         reply = self._command(HELLO, timeout=COMPUTE_TIMEOUT if hasattr(self, "info") else QUICK_TIMEOUT)
@@ -132,10 +151,13 @@ class Board:
                 "build and flash the firmware of this version."
             )
         fields = _HELLO.unpack(reply)
-        self._max_payload, max_batch, workers, bulk, stack_bytes, ticks_per_second = fields[2:8]
+        self._images, self._max_payload, max_batch, workers, bulk, stack_bytes, ticks_per_second = fields[1:8]
         self._bulk = bool(bulk) and self._link.reliable
-        regions = tuple(Region(*fields[i : i + 2]) for i in (8, 10, 12))
-        _, image_crc, weights_crc, weights, mu_max, classes, sample_bytes, capacity = fields[14:22]
+        regions = tuple(Region(*fields[i : i + 2]) for i in (8, 10, 12, 14))
+        network, _, image_crc, weights_crc, weights, mu_max, classes, sample_bytes, capacity = fields[16:25]
+        memory = dict(zip(MEMORY_ROWS, fields[25:35], strict=True))
+        if self.image.npu is not None:  # they are the compiler's: the board does not know
+            memory["activations"] = self.image.npu.activations
         board, runner = (s.rstrip(b"\0").decode("latin-1") for s in fields[-2:])
         return TargetInfo(
             board=board,
@@ -149,27 +171,50 @@ class Board:
             capacity=capacity,
             max_batch=max_batch,
             threads=workers,
-            memory=dict(zip(MEMORY_ROWS, fields[22:32], strict=True)),
+            memory=memory,
             regions=regions,
+            network=network,
             stack_bytes=stack_bytes,
             ticks_per_second=ticks_per_second,
+            link_rate=self._link_rate,
         )
 
     def _load(self) -> None:
-        """Send the image. Raises UserError before that when the board has too little memory for it."""
+        """Send the image. Raises UserError before that for what _check finds."""
         raw = self.image.for_board()
-        memory = BoardMemory.of(self.info) if self.image.npu is None else None  # a compiled network needs what it needs
-        if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
-            raise UserError(why)
+        self._check()
         self._command(LOAD_BEGIN, struct.pack("<II", len(raw), zlib.crc32(raw)))
-        self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4)
+        start = time.monotonic()
+        with progress(len(raw), "loading the image", "B", unit_scale=True, delay=3, leave=False) as bar:
+            self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4, bar.update)
+        self._link_rate = len(raw) / max(time.monotonic() - start, 1e-6)
         self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
         self.info = self._hello()
         if self.info.image_crc != self.image.crc:
             raise UserError("the board loaded another image than was sent: reset the board and try again.")
 
-    def _send(self, data: bytes, offset: int, framed: int, bulk: int, step: int) -> None:
-        """Bytes to an offset, in frames of at most `step` of them, or in bulk where the link takes that."""
+    def _check(self) -> None:
+        """What the board would refuse once all of it is there is refused before that."""
+        if self.image.runner != self._images:
+            raise UserError(SENTENCES[8](self.image.runner, self._images))
+        of_image = self.image.npu.section.network if self.image.npu is not None else 0
+        if of_image and self.info.network and of_image != self.info.network:
+            raise UserError(other_network(of_image, self.info.network))
+        memory = BoardMemory.of(self.info)
+        if memory is not None and (why := fit(requirements(self.image, memory.kernels), memory)):
+            raise UserError(why)
+
+    def _send(
+        self,
+        data: bytes,
+        offset: int,
+        framed: int,
+        bulk: int,
+        step: int,
+        done: Callable[[int], object] = lambda size: None,
+    ) -> None:
+        """Bytes to an offset, in frames of at most `step` of them, or in bulk where the link takes that; done(size) of
+        each."""
         if self._bulk:
             step = BULK_BYTES
         for at in range(0, len(data), step):
@@ -178,6 +223,7 @@ class Board:
                 self._command(bulk, struct.pack("<II", offset + at, len(piece)), bulk=piece, timeout=BULK_TIMEOUT)
             else:
                 self._command(framed, struct.pack("<I", offset + at) + piece)
+            done(len(piece))
 
     def read(self, offset: int, size: int) -> bytes:
         """Bytes of the image as they are on the board now."""
@@ -211,7 +257,7 @@ class Board:
     def profile_ops(self) -> tuple[np.ndarray, int]:
         """Ticks of each op of the PLAN, uint64 [ops], in a pass over the batch's first samples; how many these are.
 
-        Raises UserError where the board's runner only runs whole networks.
+        Raises CannotTrace where the board's runner only runs whole networks.
         """
         _, samples, ops, ticks = self._profile(0)
         while len(ticks) < ops:

@@ -1,4 +1,7 @@
-"""Two targets side by side: every command goes to both, and the first reply that differs ends the run, by name."""
+"""Two targets side by side: every command goes to both, and the first reply that differs ends the run, by name.
+
+Losses may differ by a tolerance where the first target has a compiled network. Its replies are what the run sees.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 
 from converters.errors import UserError
-from pipeline.targets.target import BatchLoss, Probe, Target, TargetInfo, Update, UpdateResult
+from pipeline.cli import count
+from pipeline.targets import tolerance
+from pipeline.targets.target import NPU, BatchLoss, Probe, Target, TargetInfo, Update, UpdateResult, board_title
 
 
 class Lockstep:
@@ -17,6 +22,7 @@ class Lockstep:
     def __init__(self, first: Target, second: Target, steps: int) -> None:
         self._first, self._second = first, second
         self._steps, self._done, self._finished = steps, 0, False
+        self._tolerant, self._selected, self._furthest = first.info.runner == NPU, 0, 0.0
         for quantity in ("image_crc", "weights_crc", "weights", "mu_max", "classes", "sample_bytes"):
             self._same(quantity, getattr(first.info, quantity), getattr(second.info, quantity))
 
@@ -29,6 +35,7 @@ class Lockstep:
         self._both("write_samples", first, pixels, labels)
 
     def select(self, slots: Sequence[int]) -> None:
+        self._selected = len(slots)
         self._both("select", slots)
 
     def loss(self) -> BatchLoss:
@@ -67,14 +74,46 @@ class Lockstep:
         finally:
             self._second.close()
 
+    def verdict(self, steps: int) -> str:
+        """What came of so many steps that were compared, in a sentence."""
+        board, twin = board_title(self._first.info.board), board_title(self._second.info.board)
+        if not self._tolerant:
+            return f"{board} and {twin} gave equal replies for {count(steps, 'step')}"
+        return (
+            f"{board} and {twin} had equal weights for {count(steps, 'step')}, and losses within the tolerance for an "
+            f"NPU's rounding (the furthest apart used {100 * self._furthest:.0f} % of it; for 64 samples it is "
+            f"{tolerance.of_loss(64):.3f} nats a sample)"
+        )
+
     def _both(self, command: str, *arguments: object) -> object:
         reply = getattr(self._first, command)(*arguments)
         if not self._finished:
             self._same(command, reply, getattr(self._second, command)(*arguments))
         return reply
 
+    def _is_close(self, quantity: str, a: object, b: object) -> bool:
+        """Whether losses are within the tolerance; raises UserError where they are not. False for anything else."""
+        if isinstance(a, Probe) and isinstance(b, Probe):
+            return self._is_close(f"{quantity}.plus", a.plus, b.plus) and self._is_close(
+                f"{quantity}.minus", a.minus, b.minus
+            )
+        if not (isinstance(a, BatchLoss) and isinstance(b, BatchLoss)):
+            return False
+        n = self._selected
+        by, allowed = abs(a.loss - b.loss) / 65536 / n, tolerance.of_loss(n)
+        right, right_allowed = abs(a.correct - b.correct), tolerance.of_right(n)
+        self._furthest = max(self._furthest, by / allowed)
+        if by <= allowed and right <= right_allowed:
+            return True
+        one, other = self._first.info.board, self._second.info.board
+        raise UserError(
+            f"lockstep: in step {self._done + 1}, {quantity} of {count(n, 'sample')} differs by {by:.3f} nats a sample "
+            f"and {right} right ones between {one} and {other}, where an NPU's rounding explains {allowed:.3f} and "
+            f"{right_allowed}: the NPU sees other weights or inputs (layouts, caches; docs/neural_art.md)."
+        )
+
     def _same(self, quantity: str, a: object, b: object) -> None:
-        if a == b:
+        if a == b or (self._tolerant and self._is_close(quantity, a, b)):
             return
         while is_dataclass(a):  # down to the field that differs
             name = next(f.name for f in fields(a) if getattr(a, f.name) != getattr(b, f.name))

@@ -1,7 +1,8 @@
 """What a board takes for an image, to the byte, and whether a board has that much: decided before anything is sent.
 
 `requirements` computes what tflm_app/runners/int8/runner.c (plan_memory) and the *_scratch functions beside it will,
-`place` what tflm_app/app/load.c does with it. The board decides again when it loads.
+`place` what tflm_app/app/load.c does with it. The board decides again when it loads. A network compiled for an NPU has
+its activations where the compiler put them; what has to fit is the image, in two parts, and samples.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from converters import plan as kinds
 from converters.device_image import DeviceImage
 from converters.errors import UserError
-from pipeline.targets.target import Region, TargetInfo
+from pipeline.targets.target import NPU, Region, TargetInfo
 
 ALIGN = 64
 LOSS_TABLE_BYTES = 16 + 4 * 256  # in the image, but counted as training's
@@ -26,10 +27,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Requirements:
-    """Bytes for an image with one set of kernels.
+    """Bytes for an image with one set of kernels, or (NPU in their place) for a compiled network.
 
     activations and scratch are a worker's; op_scratch: what each op of the plan would take, of which scratch is the
     most. image: the file as it is loaded, weights the part of it that is trained. sample: an image with its label.
+    blob: of a compiled network, the end of the file, which goes where its weights are (image is the rest then).
+    elsewhere: its activations, in memory that the compiler was given.
     """
 
     kernels: str
@@ -38,6 +41,8 @@ class Requirements:
     activations: int
     op_scratch: tuple[int, ...]
     sample: int
+    blob: int = 0
+    elsewhere: int = 0
 
     @property
     def scratch(self) -> int:
@@ -51,8 +56,8 @@ class Requirements:
         """The rows of HELLO's memory report that depend on the image and the number of samples."""
         return {
             "weights": self.weights,
-            "model": self.image - self.weights - LOSS_TABLE_BYTES,
-            "activations": workers * self.activations,
+            "model": self.image + self.blob - self.weights - LOSS_TABLE_BYTES,
+            "activations": workers * self.activations + self.elsewhere,
             "scratch": workers * self.scratch,
             "packed": 0,
             "samples": samples * self.sample,
@@ -61,8 +66,8 @@ class Requirements:
 
 @dataclass(frozen=True)
 class BoardMemory:
-    """What a board has: the memory for image, work and samples (purposes with the same number share a region), the name
-    of each region by its number, and what decides how much is taken."""
+    """What a board has: the memory for image, work, samples and a compiled network's weights (purposes with the same
+    number share a region), the name of each region by its number, and what decides how much is taken."""
 
     board: str
     kernels: str
@@ -76,11 +81,12 @@ class BoardMemory:
 
         Kernels that pack weights give way to portable ones where memory is short, so those count.
         """
-        kernels = {"int8 words": "words", "int8 mve": "mve"}.get(info.runner, "portable")
-        if not info.regions or not info.runner.startswith("int8 "):
+        kernels = {"int8 words": "words", "int8 mve": "mve", NPU: NPU}.get(info.runner, "portable")
+        if not info.regions or not info.runner.startswith(("int8 ", NPU)):
             return None
         board = info.board.partition("-")[0]  # stm32n6-nucleo
-        names = BOARDS[board].names if board in BOARDS else {}
+        boards = NPU_BOARDS if kernels == NPU else BOARDS
+        names = boards[board].names if board in boards else {}
         return BoardMemory(info.board, kernels, info.threads, info.regions, names)
 
     def name(self, purpose: int) -> str:
@@ -88,22 +94,38 @@ class BoardMemory:
 
 
 _DDR = Region(0, 1024 * MIB)
+_NONE = Region(3, 0)  # no compiled network
+_AXISRAM1 = Region(0, 736 << 10)
 # Boards as they start without options; boards/BOARD/port.c has the same figures.
 BOARDS = {
-    "native": BoardMemory("native", "portable", min(os.cpu_count() or 1, 64), (_DDR,) * 3, {0: "memory"}),
-    "qemu_an547": BoardMemory("qemu_an547", "words", 1, (_DDR, Region(1, 4 * MIB), _DDR), {0: "DDR", 1: "SRAM"}),
+    "native": BoardMemory("native", "portable", min(os.cpu_count() or 1, 64), (_DDR,) * 3 + (_NONE,), {0: "memory"}),
+    "qemu_an547": BoardMemory("qemu_an547", "words", 1, (_DDR, Region(1, 4 * MIB), _DDR, _NONE), {0: "DDR", 1: "SRAM"}),
     "stm32n6": BoardMemory(
         "stm32n6",
         "mve",
         1,
-        (Region(0, 1792 << 10), Region(1, MIB), Region(2, 864 << 10)),
+        (Region(0, 1792 << 10), Region(1, MIB), Region(2, 864 << 10), _NONE),
         {0: "AXISRAM3 to 6", 1: "AXISRAM2", 2: "AXISRAM1"},
+    ),
+}
+# Builds for the NPU: AXISRAM2 to 6 belong to the compiled network, which says how much of it its weights may take.
+NPU_BOARDS = {
+    "stm32n6": BoardMemory(
+        "stm32n6", NPU, 1, (_AXISRAM1,) * 3 + (Region(3, 1792 << 10),), {0: "AXISRAM1", 3: "the pool of the weights"}
     ),
 }
 
 
-def board_memory(board: str, kernels: str | None = None) -> BoardMemory:
-    """What a board has before it is started, with its usual kernels or these."""
+def board_memory(board: str, kernels: str | None = None, pool: int | None = None) -> BoardMemory:
+    """What a board has before it is started, with its usual kernels or these.
+
+    pool: bytes for the weights of a compiled network, where the kernels are NPU. Raises UserError without such an NPU.
+    """
+    if kernels == NPU:
+        if board not in NPU_BOARDS:
+            raise UserError(f"the board {board} has no Neural-ART NPU: use {' or '.join(NPU_BOARDS)}.")
+        found = NPU_BOARDS[board]
+        return found if pool is None else replace(found, regions=(*found.regions[:3], Region(3, pool)))
     return replace(BOARDS[board], kernels=kernels or BOARDS[board].kernels)
 
 
@@ -134,7 +156,9 @@ class Placement:
 def place(need: Requirements, board: BoardMemory, samples: int = 1) -> Placement | Shortage:
     """Share out a board's memory as the board does. samples: how many are wanted at least."""
     free = {r.number: r.size for r in board.regions}
-    image, work, store = (r.number for r in board.regions)
+    image, work, store = (r.number for r in board.regions[:3])
+    if need.blob and need.blob > (there := board.regions[3].size):
+        return Shortage("the compiled network's memory file", need.blob, there, board.name(3))
     if need.image > free[image]:
         return Shortage("the image", need.image, free[image], board.name(0))
     free[image] -= min(_aligned(need.image), free[image])
@@ -168,7 +192,12 @@ def fit(need: Requirements, board: BoardMemory, samples: int = 1, advice: str = 
 
 def bounds(need: Requirements, board: BoardMemory) -> str:
     """What a board offers, in words."""
-    image, work, _ = board.regions
+    image, work = board.regions[:2]
+    if need.blob:
+        return (
+            f"use a smaller network or input: the map of its weights ({need.image:,} bytes) and samples share "
+            f"{image.size:,} bytes, that file may have {board.regions[3].size:,} (it has {need.blob:,})"
+        )
     smaller = "use a smaller network or input" + (" or fewer --threads" if board.workers > 1 else "")
     if image.number == work.number:
         return (
@@ -182,7 +211,14 @@ def bounds(need: Requirements, board: BoardMemory) -> str:
 
 
 def requirements(image: DeviceImage, kernels: str) -> Requirements:
-    """What an image needs with "portable", "words" or "mve" kernels. Raises UserError for a plan that is damaged."""
+    """What an image needs with "portable", "words" or "mve" kernels; one for the NPU, whatever is said.
+
+    Raises UserError for a plan that is damaged.
+    """
+    if image.npu is not None:
+        head, sent = image.written[0], len(image.for_board())
+        sample = image.input.size + LABEL_BYTES
+        return Requirements(NPU, head, image.weights, 0, (), sample, sent - head, image.npu.activations)
     try:
         plan = _Plan(image.plan)
         op_scratch = tuple(_scratch(plan, op, kernels) for op in plan.ops)

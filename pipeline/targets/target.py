@@ -11,6 +11,8 @@ import numpy as np
 from pipeline.zo.update import NEAREST as NEAREST
 from pipeline.zo.update import STOCHASTIC as STOCHASTIC
 
+NPU = "neural_art"  # the runner that is a network compiled for the Neural-ART NPU
+
 
 @dataclass(frozen=True)
 class Region:
@@ -26,8 +28,10 @@ class TargetInfo:
 
     capacity is the number of samples that the on-device sample store holds, max_batch the largest selection;
     memory maps a purpose ("weights", "activations", ...) to bytes. regions: the memory for image, work (activations,
-    scratch, packed weights) and samples; empty for the twin. stack_bytes is 0 where the stack is not counted,
-    ticks_per_second the rate of the target's clock.
+    scratch, packed weights), samples, and the weights of a compiled network; empty for the twin. network: the id of the
+    one compiled into the firmware, 0 where there is none or it is not known. stack_bytes is 0 where the stack is not
+    counted, ticks_per_second the rate of the target's clock. link_rate: bytes a second that went over the link when
+    the image was loaded; 0 for the twin.
     """
 
     board: str
@@ -43,8 +47,10 @@ class TargetInfo:
     threads: int = 1
     memory: Mapping[str, int] = field(default_factory=dict)
     regions: tuple[Region, ...] = ()
+    network: int = 0
     stack_bytes: int = 0
     ticks_per_second: int = 0
+    link_rate: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ typedef struct {
     const int16_t *offset;
 } LL_Buffer_InfoTypeDef;
 
+/* Generated networks have no such function: it says which network the simulation was given. */
+uint32_t stand_in_network_id(void);
+
 static inline unsigned char *LL_Buffer_addr_start(const LL_Buffer_InfoTypeDef *buffer)
 {
     return buffer->addr_base.p + buffer->offset_start;

@@ -1,6 +1,7 @@
-/* Stand-in (README.md): the compiled network. Its file holds words: magic, address and bytes of the pool, whether the
- * NPU caches it, bytes of input and output, words of the plan, bytes of the model, number of weights; then the PLAN,
- * for each weight its offset in the model and in the pool, the model without its weights, and the pool as compiled. */
+/* Stand-in (README.md): the compiled network. Its file holds words: magic, id of the network, address and bytes of the
+ * pool, whether the NPU caches it, bytes of input and output, words of the plan, bytes of the model, number of weights;
+ * then the PLAN, for each weight its offset in the model and in the pool, the model without its weights, and the pool
+ * as compiled. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 enum { MAGIC = 0x5355504E, LINE = 32, SHIFT = 16 }; /* SHIFT: activations do not begin where lines do */
 
 struct head {
-    uint32_t magic, pool_address, pool_bytes, cacheable, input_bytes, output_bytes, plan_words, model_bytes, weights;
+    uint32_t magic, id, pool_address, pool_bytes, cacheable, input_bytes, output_bytes, plan_words, model_bytes,
+        weights;
 };
 
 struct place {
@@ -115,6 +117,12 @@ const struct stand_in_network *stand_in_network(void)
     stand_in.input[0] = buffer("Input_0_out_0", input, head->input_bytes);
     stand_in.output[0] = buffer("Output_out_0", output, head->output_bytes);
     return &stand_in.network;
+}
+
+uint32_t stand_in_network_id(void)
+{
+    stand_in_network();
+    return stand_in.head.id;
 }
 
 #define JOIN(a, b)       a##b

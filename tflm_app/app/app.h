@@ -11,7 +11,7 @@
 #include "port/port.h"
 #include "runners/runner.h"
 
-enum { APP_PROTOCOL_VERSION = 2 };
+enum { APP_PROTOCOL_VERSION = 3 };
 
 /* Labelled images that stay on the device, one after the other: pixels become network inputs when they arrive. */
 struct sample_store {
@@ -73,6 +73,7 @@ void app_receive_bulk(struct app *app, uint8_t *to, uint32_t size); /* the next 
 void app_skip_bulk(struct app *app);
 
 /* Image and memory (load.c). */
+bool app_weights_apart(void); /* whether images for this runner have their weights in memory of their own */
 struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc);
 struct status app_load_data(struct app *app, uint32_t offset, const uint8_t *data, uint32_t size);
 struct status app_load_bulk(struct app *app, uint32_t offset, uint32_t size);

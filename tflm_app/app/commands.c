@@ -41,7 +41,8 @@ static void report_regions(struct region_report regions[REGIONS_REPORTED])
         uint32_t first = 0;
         while (port_region(first) != region)
             first++;
-        regions[p] = (struct region_report){first, (uint32_t)region->size};
+        bool there = p != PORT_WEIGHTS || app_weights_apart();
+        regions[p] = there ? (struct region_report){first, (uint32_t)region->size} : (struct region_report){p, 0};
     }
 }
 
@@ -60,6 +61,7 @@ static struct status hello(struct app *app, const uint8_t *payload, uint32_t siz
     r->stack_size = (uint32_t)port_stack().size;
     r->ticks_per_second = BOARD_TICKS_PER_SECOND;
     report_regions(r->regions);
+    r->network = runner_network();
     strncpy(r->board, BOARD_NAME, sizeof r->board - 1);
     strncpy(r->runner_name, runner_name(app->loaded ? &app->runner : NULL), sizeof r->runner_name - 1);
     if (app->loaded) {

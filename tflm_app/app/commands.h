@@ -54,7 +54,7 @@ struct region_report {
     uint32_t number, size;
 };
 
-enum { REGIONS_REPORTED = 3 }; /* image, work, samples */
+enum { REGIONS_REPORTED = 4 }; /* image, work, samples, weights of a compiled network (size 0: there is none) */
 
 struct hello_reply {
     uint16_t protocol, runner;
@@ -62,7 +62,8 @@ struct hello_reply {
     uint32_t bulk; /* 1: LOAD_BULK and PIXELS_BULK work */
     uint32_t stack_size, ticks_per_second;
     struct region_report regions[REGIONS_REPORTED];
-    uint32_t loaded; /* 0 or 1; what follows is 0 without an image */
+    uint32_t network; /* id of the network compiled into the firmware; 0: none, or unknown */
+    uint32_t loaded;  /* 0 or 1; what follows is 0 without an image */
     uint32_t image_crc, weights_crc, weights, mu_max, classes, sample_bytes, sample_capacity;
     struct memory_report memory;
     char board[16], runner_name[16]; /* zero-padded */

@@ -26,15 +26,14 @@ static void release_all(void)
         port_region(purpose)->used = 0;
 }
 
-/* Whether images for this runner have their weights in memory of their own. */
-static bool weights_apart(void)
+bool app_weights_apart(void)
 {
     return runner_images() == IMAGE_RUNNER_NEURAL_ART;
 }
 
 struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
 {
-    size_t room = port_region(PORT_IMAGE)->size + (weights_apart() ? port_region(PORT_WEIGHTS)->size : 0);
+    size_t room = port_region(PORT_IMAGE)->size + (app_weights_apart() ? port_region(PORT_WEIGHTS)->size : 0);
     app->loaded = app->loading = false;
     app->batch_size = 0;
     app->samples = (struct sample_store){0};
@@ -119,11 +118,20 @@ static struct status share_memory(struct app *app)
     return STATUS(STATUS_OK, 0, 0);
 }
 
+/* The image is of the network that was compiled into the firmware, as far as both are known. */
+static struct status check_network(const struct image *image)
+{
+    uint32_t of_image = image->nart.network, of_firmware = runner_network();
+    if (of_image && of_firmware && of_image != of_firmware)
+        return STATUS(STATUS_OTHER_NETWORK, of_image, of_firmware);
+    return STATUS(STATUS_OK, 0, 0);
+}
+
 /* A compiled network reads its weights where it was compiled for. */
 static struct status check_address(const struct image *image)
 {
     uintptr_t there = (uintptr_t)image->file.blob;
-    if (weights_apart() && there != image->nart.pools[0].address)
+    if (app_weights_apart() && there != image->nart.pools[0].address)
         return STATUS(STATUS_WEIGHTS_ADDRESS, image->nart.pools[0].address, there);
     return STATUS(STATUS_OK, 0, 0);
 }
@@ -143,7 +151,9 @@ struct status app_load_end(struct app *app)
     struct status status = image_open(&app->image, file, runner_images());
     if (status.code)
         return status;
-    status = check_address(&app->image);
+    status = check_network(&app->image);
+    if (!status.code)
+        status = check_address(&app->image);
     if (status.code)
         return status;
     struct port_region *work = port_region(PORT_WORK);

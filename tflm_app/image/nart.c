@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { HEADER_WORDS = 4, MAX_FINE = 256 }; /* the most that group, multiple and depth may be */
+enum { HEADER_WORDS = 5, MAX_FINE = 256 }; /* the most that group, multiple and depth may be */
 #define LIMIT (1u << 31)
 
 _Static_assert(sizeof(struct zo_entry) == 80 && sizeof(struct nart_pool) == 16, "as in the section");
@@ -139,6 +139,7 @@ struct status nart_open(struct nart *nart, const uint32_t *words, uint32_t size,
         size != HEADER_WORDS * 4 + pools * sizeof(struct nart_pool) + entries * sizeof(struct zo_entry))
         return STATUS(STATUS_IMAGE_NART, 0, 2);
     nart->crc = words[3];
+    nart->network = words[4];
     nart->pools = (const struct nart_pool *)(words + HEADER_WORDS);
     nart->pool_count = pools;
     nart->layout = (struct zo_layout){(const struct zo_entry *)(nart->pools + pools), entries};

@@ -7,14 +7,15 @@
 #include "app/status.h"
 #include "zo/weights.h"
 
-enum { NART_VERSION = 1, NART_MAX_POOLS = 16, NART_MAX_ENTRIES = 4096 };
+enum { NART_VERSION = 2, NART_MAX_POOLS = 16, NART_MAX_ENTRIES = 4096 };
 
 struct nart_pool {
     uint32_t address, size, cacheable, reserved;
 };
 
 struct nart {
-    uint32_t crc; /* of the pools as compiled */
+    uint32_t crc;     /* of the pools as compiled */
+    uint32_t network; /* id of the compiled network, 0: unknown */
     const struct nart_pool *pools;
     uint32_t pool_count;
     struct zo_layout layout;

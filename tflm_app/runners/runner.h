@@ -41,6 +41,9 @@ struct status runner_init(struct runner *runner, const struct image *image, uint
 /* Which images this build runs. */
 enum image_runner runner_images(void);
 
+/* The id of the network that this build was made with (runners/neural_art/identity.cmake); 0: none, or unknown. */
+uint32_t runner_network(void);
+
 /* For people; NULL before an image is loaded. */
 const char *runner_name(const struct runner *runner);
 

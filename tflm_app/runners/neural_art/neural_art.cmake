@@ -11,6 +11,7 @@ if(LL_ATON_STAND_IN AND BOARD STREQUAL "native")
   list(FILTER STAND_IN_SOURCES EXCLUDE REGEX "/int8/runner\\.c$")
   list(APPEND RUNNER_SOURCES ${STAND_IN_SOURCES})
   include_directories(${STAND_IN_DIR})
+  add_compile_definitions("NEURAL_ART_ID=stand_in_network_id()") # the network is a file that it reads when it starts
   link_libraries(m)
   add_compile_definitions(BOARD_WEIGHTS_ADDRESS=0x34200000)
 elseif(LL_ATON_STAND_IN)

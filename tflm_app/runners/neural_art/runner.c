@@ -19,11 +19,20 @@ _Static_assert(BOARD_MAX_WORKERS == 1, "one instance of the network");
 DECLARE(NEURAL_ART_NAME);
 static NN_Instance_TypeDef *const network = &OF_NETWORK(NN_Instance_);
 
+#ifndef NEURAL_ART_ID
+#define NEURAL_ART_ID 0 /* nobody said which network it is */
+#endif
+
 enum { LINE = 32 }; /* bytes of a line of the data cache */
 
 enum image_runner runner_images(void)
 {
     return IMAGE_RUNNER_NEURAL_ART;
+}
+
+uint32_t runner_network(void)
+{
+    return NEURAL_ART_ID;
 }
 
 const char *runner_name(const struct runner *runner)

@@ -102,6 +102,11 @@ enum image_runner runner_images(void)
     return IMAGE_RUNNER_INT8;
 }
 
+uint32_t runner_network(void)
+{
+    return 0;
+}
+
 const char *runner_name(const struct runner *)
 {
     return "tflm";

@@ -1,0 +1,20 @@
+# The id of a generated network, by which firmware and image know that they are of the same one: the first 32 bits of the
+# SHA-256 of its source from the first #include on, without carriage returns. Before that stands a comment with paths.
+# converters/neural_art/compiled.py computes the same. 0 where none of the sources is a network's.
+function(neural_art_id variable)
+  set(id 0)
+  foreach(source ${ARGN})
+    file(READ ${source} text)
+    if(text MATCHES "LL_ATON_Input_Buffers_Info_")
+      string(REPLACE "\r" "" text "${text}")
+      string(FIND "${text}" "#include" start)
+      if(start GREATER 0)
+        string(SUBSTRING "${text}" ${start} -1 text)
+      endif()
+      string(SHA256 digest "${text}")
+      string(SUBSTRING ${digest} 0 8 digest)
+      set(id 0x${digest})
+    endif()
+  endforeach()
+  set(${variable} ${id} PARENT_SCOPE)
+endfunction()
