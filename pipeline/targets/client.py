@@ -15,12 +15,12 @@ from pipeline.targets.link import Link, LinkClosed, Refused
 from pipeline.targets.memory import BoardMemory, fit, requirements
 from pipeline.targets.target import STOCHASTIC, BatchLoss, Probe, Region, TargetInfo, Update, UpdateResult
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 # tflm_app/app/commands.h
 HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ, LOAD_BULK = 0x01, 0x10, 0x11, 0x12, 0x13, 0x14
 PIXELS, LABELS, SELECT, PIXELS_BULK = 0x20, 0x21, 0x22, 0x23
-LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36
+LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE, SET_WEIGHT = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37
 BOTH_SIDES, PLUS_SIDE = 0, 1
 TRACE_MISSING = 24  # tflm_app/app/status.h
 
@@ -85,6 +85,10 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
     30: lambda a, b: (
         f"the network in the board's firmware has an input or output of {a:,} bytes, the image's has {b:,}: build and "
         "flash the firmware with the network that the image was made of."
+    ),
+    31: lambda a, b: f"weight {a:,} is beyond the image's {b:,}: name one of them.",
+    32: lambda a, b: (
+        f"a weight of {a - (a >> 31 << 32)} is beyond the +-{b} that leave room for probes: choose a smaller value."
     ),
 }
 
@@ -263,6 +267,11 @@ class Board:
 
     def weights_crc(self) -> int:
         return int.from_bytes(self._command(WEIGHTS_CRC, timeout=COMPUTE_TIMEOUT), "little")
+
+    def set_weight(self, index: int, value: int) -> int:
+        """Give one weight another value; returns the one that it had."""
+        reply = self._command(SET_WEIGHT, struct.pack("<Ii", index, value), timeout=COMPUTE_TIMEOUT)
+        return int.from_bytes(reply, "little", signed=True)
 
     def read_tflite(self) -> bytes:
         return self.image.adapted(self.read(*self.image.written))

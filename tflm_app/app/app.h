@@ -11,7 +11,7 @@
 #include "port/port.h"
 #include "runners/runner.h"
 
-enum { APP_PROTOCOL_VERSION = 2 };
+enum { APP_PROTOCOL_VERSION = 3 };
 
 /* Labelled images that stay on the device, one after the other: pixels become network inputs when they arrive. */
 struct sample_store {
