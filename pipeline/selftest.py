@@ -31,7 +31,10 @@ MU = 2
 CANDIDATES = 32  # weights of a layer that are tried until one shows in the logits
 REGIONS = ("image", "work", "samples", "weights")
 SAY_HOW_LONG = 10.0  # s
-SHARE_WITHIN_1, MOST = 0.99, 4  # of logits, LSB: where the arithmetic is the NPU's, which is not documented to the bit
+# Where the arithmetic is the NPU's, which rounds otherwise: most logits are near to TFLite's, all within a limit (LSB).
+# An op is within 1, which adds up over a network: on simulated ones (tests/ll_aton) 98 % of a ResNet18's logits were
+# within 4 and all within 8, of a MobileNetV2's all within 2, where logits vary by 11 to 31 (standard deviation).
+NEAR, SHARE_NEAR, LIMIT = 4, 0.9, 16
 
 
 @dataclass(frozen=True)
@@ -49,23 +52,25 @@ class Difference:
 
     logits: int
     equal: int
-    within_1: int
+    near: int
     largest: int
 
     @staticmethod
     def of(found: np.ndarray, expected: np.ndarray) -> Difference:
         apart = np.abs(found.astype(int) - expected)
-        return Difference(apart.size, int((apart == 0).sum()), int((apart <= 1).sum()), int(apart.max()))
+        return Difference(apart.size, int((apart == 0).sum()), int((apart <= NEAR).sum()), int(apart.max()))
 
     def allowed(self, exact: bool) -> bool:
         if exact:
             return self.equal == self.logits
-        return self.within_1 >= SHARE_WITHIN_1 * self.logits and self.largest <= MOST
+        return self.near >= SHARE_NEAR * self.logits and self.largest <= LIMIT
 
     def __str__(self) -> str:
         if self.equal == self.logits:
             return f"all {self.logits} logits equal"
-        return f"{self.equal} of {self.logits} logits equal, {self.within_1} within 1 LSB, at most {self.largest} apart"
+        return (
+            f"{self.equal} of {self.logits} logits equal, {self.near} within {NEAR} LSB, at most {self.largest} apart"
+        )
 
 
 def run(board: Board, twin: Twin) -> None:
@@ -102,7 +107,7 @@ def describe(info: TargetInfo, image: DeviceImage) -> Iterator[tuple[str, str]]:
         (
             "TFLite's: everything has to be equal"
             if is_exact(image)
-            else f"the NPU's: {SHARE_WITHIN_1:.0%} of the logits have to be within 1 LSB of TFLite's, all within {MOST}"
+            else f"the NPU's: {SHARE_NEAR:.0%} of logits have to be within {NEAR} LSB of TFLite's, all within {LIMIT}"
         ),
     )
 
@@ -163,13 +168,17 @@ class SelfTest:
         index, value, expected = self._weight_that_shows(layer, first)
         before = self._twin.set_weight(index, value)
         found = self._board.set_weight(index, value)
-        difference, same_crc = Difference.of(self._board.logits(), expected), self._crcs_equal()
+        logits, same_crc = self._board.logits(), self._crcs_equal()
+        difference = Difference.of(logits, expected)
         changed = int((expected != self._expected).sum())
         text = (
             f"{index} ({layer.name}) from {found} to {value}: {cli.count(changed, 'logit')} should change; "
             f"{difference}, CRC-32 {'equal' if same_crc else 'not equal'}"
         )
-        yield Check("one weight", found == before and same_crc and difference.allowed(self._exact), text)
+        # Rounding of its own may hide a change of few logits, but not one of a tenth of them.
+        moved = changed * 10 < logits.size or bool((logits != self._logits).any())
+        passed = found == before and same_crc and moved and difference.allowed(self._exact)
+        yield Check("one weight", passed, text + ("" if moved else "; none did"))
         self._twin.set_weight(index, before)
         found = self._board.set_weight(index, before)
         times = [bool((self._board.logits() == self._logits).all()) for _ in range(2)]
@@ -178,12 +187,13 @@ class SelfTest:
         yield Check("restored", found == value and same_crc and all(times), text)
 
     def _weight_that_shows(self, layer: Segment, first: int) -> tuple[int, int, np.ndarray]:
-        """Index and other value of a weight of the layer, and the twin's logits with it, which the board has not yet.
+        """Index and other value of a weight of the layer, and the twin's logits with it.
 
-        Where none of the candidates shows in the logits, as may be in a network that ignores noise, it is the last.
+        The first whose logits those from before could not be taken for, or else the one that changes them most.
         """
         rail = 127 - self._image.mu_max
         weights = self._image.get_weights()
+        found, most = (first, int(weights[first]), self._expected), -1
         for candidate in range(CANDIDATES):
             index = first + (2 * candidate + 1) * layer.count // (2 * CANDIDATES)
             value = -rail if weights[index] >= 0 else rail
@@ -191,8 +201,10 @@ class SelfTest:
             logits = self._twin.logits()
             self._twin.set_weight(index, before)
             if not Difference.of(self._logits, logits).allowed(self._exact):
-                break
-        return index, value, logits
+                return index, value, logits
+            if (change := int((logits != self._expected).sum())) > most:
+                found, most = (index, value, logits), change
+        return found
 
     def _crcs_equal(self) -> bool:
         return self._board.weights_crc() == self._twin.weights_crc()
@@ -202,8 +214,7 @@ class SelfTest:
         found, expected = self._board.probe(SEED, mu), self._twin.probe(SEED, mu)
         sides = ((found.plus, expected.plus), (found.minus, expected.minus))
         apart = max(abs(ours.loss - theirs.loss) for ours, theirs in sides)
-        # Within 1 LSB a logit, a sample's loss is within 2 of them.
-        allowed = 0 if self._exact else len(EDGES) * 2 * (self._image.loss.scale_q24 >> 8)
+        allowed = 0 if self._exact else len(EDGES) * NEAR * (self._image.loss.scale_q24 >> 8)
         same_crc = self._crcs_equal()
         text = (
             f"losses at +{mu} and -{mu} {found.plus.loss / 65536:.4f} and {found.minus.loss / 65536:.4f} nats, "
