@@ -90,7 +90,8 @@ def main(**options) -> None:
         return
     run, splits = _resume(options) if options["resume"] else _create(options)
     try:
-        with _resumable(run, " --port HOST:PORT" * bool(run.config.port)) if options["resume"] else _discarding(run):
+        where = " --port PORT" if run.config.board == "stm32n6" else " --port HOST:PORT"
+        with _resumable(run, where * bool(run.config.port)) if options["resume"] else _discarding(run):
             target = _open(run, options["lockstep"])
         with _resumable(run), closing(target):
             summary = _train(run, target, *splits)

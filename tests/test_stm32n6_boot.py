@@ -29,7 +29,7 @@ from pipeline.targets.client import Board
 from pipeline.targets.fault import Fault
 from pipeline.targets.link import Link, LinkClosed, encode
 from pipeline.targets.target import NEAREST, STOCHASTIC, Update
-from pipeline.targets.transports import SerialLine, SerialTransport
+from pipeline.targets.transports import SerialLine
 
 pytestmark = pytest.mark.skipif(
     shutil.which("arm-none-eabi-gcc") is None, reason="apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi"
@@ -358,15 +358,6 @@ def test_selftest(firmware, tmp_path):
         "1,792 KiB for image; 1,024 KiB for work; 864 KiB for samples",
     ):
         assert line in result.output, line
-
-
-def test_a_port_that_is_not_there_is_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="cannot be opened"):
-        SerialTransport(str(tmp_path / "ttyACM9"), 921_600, tmp_path)
-    with pytest.raises(UserError, match="--port /dev/ttyACM0"):
-        open_board("stm32n6", tiny_image())
-    with pytest.raises(UserError, match="fast is no baud rate"):
-        open_board("stm32n6", tiny_image(), port="/dev/null@fast")
 
 
 def test_the_command_line_knows_the_board(tmp_path):

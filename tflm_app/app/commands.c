@@ -227,6 +227,7 @@ static void set_probe(struct app *app, uint64_t seed, int step)
     app_enter(app, PHASE_PERTURB);
     runner_set_probe(&app->runner, seed, step);
     app_enter(app, PHASE_NONE);
+    app_alive(app);
 }
 
 /* Both sides of a direction. The weights end as they began. */
@@ -285,6 +286,7 @@ static struct status update(struct app *app, const uint8_t *payload, uint32_t si
     struct zo_update_result result = zo_apply_update(&app->image.weights, &request);
     app_enter(app, PHASE_NONE);
     runner_weights_written(&app->runner);
+    app_alive(app);
     struct update_reply *r = reply(app, sizeof *r);
     *r = (struct update_reply){result.changed, result.at_rail, crc_of_weights(app)};
     return ok();

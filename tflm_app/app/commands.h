@@ -28,6 +28,7 @@ enum command {
 
 enum reply {
     REPLY_OK = 0x80,      /* or'ed with the command */
+    REPLY_BUSY = 0xFD,    /* the command is still executed: its answer follows */
     REPLY_DAMAGED = 0xFE, /* what arrived is no frame: send it again */
     REPLY_REFUSED = 0xFF, /* payload: struct refusal */
 };
