@@ -34,7 +34,7 @@ MEMORY_ROWS = (
 
 QUICK_TIMEOUT = 10.0  # s, for commands that only move bytes
 COMPUTE_TIMEOUT = 600.0  # s, for commands that run forward passes
-# s, the same over a line that does not tell when the board has gone. A board there says every second that it is at work,
+# s, the same over a line that does not tell when the board has gone. A board there says every second that it works,
 # but not within a sample or a walk over the weights, for which its watchdog gives it 120 s (or 131 at most).
 BUSY_TIMEOUT = 140.0
 BULK_TIMEOUT = 60.0  # s, for BULK_BYTES
