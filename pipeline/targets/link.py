@@ -89,6 +89,7 @@ class Link:
         Raises Refused, LinkClosed, or UserError when the board does not answer at all.
         """
         self._sequence = (self._sequence + 1) & 0xFF
+        self._noise, self._echoed = b"", False
         request = encode(kind, self._sequence, payload)
         damaged = silent = 0
         while damaged < DAMAGED_ATTEMPTS and silent < SILENT_ATTEMPTS:
