@@ -17,7 +17,9 @@ def board_options(*others: str, help: str = "What runs the network.") -> Callabl
     options = [
         click.option("--board", type=click.Choice([*BOARDS, *others]), default="native", help=help),
         click.option(
-            "--port", help="HOST:PORT of a native board that listens elsewhere; PORT[@BAUD], serial, of an stm32n6."
+            "--port",
+            help="HOST:PORT of a native board that listens elsewhere; PORT[@BAUD], serial, of an stm32n6, by default "
+            "that of the one ST-LINK.",
         ),
         click.option(
             "--threads", type=click.IntRange(1, 256), help="Threads of a native board or twin.  [default: all cores]"

@@ -121,8 +121,19 @@ def _tool_version(path: str) -> str:
     return match.group() if match else ""
 
 
+def _st_links(root: Path) -> dict[str, str]:
+    """Serial numbers of ST-LINKs by their ports, where the system lists them (Linux, udev)."""
+    found = {}
+    for link in (root / "serial" / "by-id").glob("usb-STMicroelectronics_*"):
+        if match := re.search(r"ST-?LINK.*?_(\w+)-if", link.name, re.IGNORECASE):
+            found[str(link.resolve())] = match.group(1)
+    return found
+
+
 def check_serial_ports(root: Path = Path("/dev")) -> Finding:
     ports = sorted(str(p) for pattern in ("ttyACM*", "ttyUSB*", "cu.usbmodem*") for p in root.glob(pattern))
+    boards = _st_links(root)
+    ports = [f"{port} (ST-LINK {boards[port]})" if port in boards else port for port in ports]
     mend = "connect a board by USB; native, emulated and twin targets need none"
     return Finding("serial port", OK if ports else MISSING, ", ".join(ports), "", mend, required=False)
 

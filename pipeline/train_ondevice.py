@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from converters.device_image import DeviceImage
 from converters.errors import UserError
-from pipeline import board_options, cli, datasets
+from pipeline import board_options, cli, datasets, selftest
 from pipeline.datasets import shifts
 from pipeline.datasets.dataset import Dataset, Split
 from pipeline.run import Config, Run, read_config
@@ -27,12 +27,16 @@ from pipeline.trainer import Summary, Trainer
 from pipeline.zo import estimator, schedule
 from pipeline.zo.update import MAX_DIRECTIONS
 
+if TYPE_CHECKING:
+    from pipeline.targets.twin import Twin
+
 # Defaults of q and its maximum; see docs/method.md for the others.
 Q_SCHEDULES = {"qscheduler": (4, 32), "fixed": (8, 8), "linear": (4, 16), "adazeta": (1, 32)}
 DEFAULT_BUDGET = 100_000
 # A shift's noise does not depend on the run's seed: every seed adapts to the same pictures.
 ADAPT_SHIFT_SEED, TEST_SHIFT_SEED = 1, 2
 ON_RESUME = {"resume", "board", *board_options.NAMES, "budget", "steps", "data_dir", "keep", "lockstep"}
+ON_SELFTEST = {"selftest", "image", "board", *board_options.NAMES}
 
 
 @cli.command()
@@ -71,6 +75,7 @@ ON_RESUME = {"resume", "board", *board_options.NAMES, "budget", "steps", "data_d
 @click.option("--eval-images", type=click.IntRange(0, 65536), default=2000, help="Shifted test images to evaluate on.")
 @click.option("--keep", type=click.Choice(["last", "best"]), default="last", help="Weights to end with.")
 @click.option("--lockstep", type=click.IntRange(1), metavar="N", help="Run the twin alongside for N steps and compare.")
+@click.option("--selftest", is_flag=True, help="Check the board against the twin instead of training.")
 @click.option("--run", "run_name", help="Run directory; a plain NAME means runs/NAME.  [default: from the image]")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue a run, wherever it stopped.")
 def main(**options) -> None:
@@ -80,9 +85,13 @@ def main(**options) -> None:
     again. A run that was stopped, by whatever, continues with --resume RUN as if nothing had happened; a larger
     --budget (or --steps) then goes on from there.
     """
+    if options["selftest"]:
+        _selftest(options)
+        return
     run, splits = _resume(options) if options["resume"] else _create(options)
     try:
-        with _resumable(run, " --port HOST:PORT" * bool(run.config.port)) if options["resume"] else _discarding(run):
+        where = " --port PORT" if run.config.board == "stm32n6" else " --port HOST:PORT"
+        with _resumable(run, where * bool(run.config.port)) if options["resume"] else _discarding(run):
             target = _open(run, options["lockstep"])
         with _resumable(run), closing(target):
             summary = _train(run, target, *splits)
@@ -171,13 +180,31 @@ def _create(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     return Run.create(_run_path(options["run_name"], config), config, image), splits
 
 
-def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
-    """Continue under the run's own settings; those that do not change what a step computes may be given anew."""
+def _given(options: dict[str, Any], allowed: set[str], why_not: str) -> set[str]:
+    """What the command line says. why_not: what is said of an option that is not allowed."""
     context = click.get_current_context()
     given = {name for name in options if context.get_parameter_source(name) == ParameterSource.COMMANDLINE}
-    if stray := sorted(given - ON_RESUME):
+    if stray := sorted(given - allowed):
         flag = {"run_name": "run", "estimator_": "estimator"}.get(stray[0], stray[0]).replace("_", "-")
-        raise click.UsageError(f"--{flag} is settled by the run: it cannot be given with --resume.")
+        raise click.UsageError(f"--{flag} {why_not}.")
+    return given
+
+
+def _selftest(options: dict[str, Any]) -> None:
+    _given(options, ON_SELFTEST, "means nothing to --selftest: leave it out")
+    board_options.check(options)
+    if options["image"] is None or options["board"] == "twin":
+        raise click.UsageError("--selftest needs a board and a device image: --board BOARD --image FILE.")
+    image = read_image(options["image"])
+    with closing(_twin(image, None)) as twin:
+        where = {name: options[name] for name in board_options.NAMES}
+        with closing(open_board(options["board"], image.raw, **where)) as board:
+            selftest.run(board, twin)
+
+
+def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
+    """Continue under the run's own settings; those that do not change what a step computes may be given anew."""
+    given = _given(options, ON_RESUME, "is settled by the run: it cannot be given with --resume")
     path = options["resume"]
     old = read_config(path)
     kind, other = ("budget", "steps") if old.budget is not None else ("steps", "budget")
@@ -286,7 +313,8 @@ def _open(run: Run, lockstep: int | None) -> Target:
     """The board of the run, alone or in lockstep with the twin."""
     config = run.config
     where = {name: getattr(config, name) for name in board_options.NAMES}
-    target = _twin(run) if config.board == "twin" else open_board(config.board, run.image.raw, **where)
+    twin = config.board == "twin"
+    target = _twin(run.image, config.threads) if twin else open_board(config.board, run.image.raw, **where)
     try:
         if target.info.image_crc != run.image.crc:
             raise UserError(
@@ -295,14 +323,14 @@ def _open(run: Run, lockstep: int | None) -> Target:
             )
         check_batch(target.info, config.batch)
         if lockstep:
-            return Lockstep(target, _twin(run), lockstep)
+            return Lockstep(target, _twin(run.image, config.threads), lockstep)
     except BaseException:
         target.close()
         raise
     return target
 
 
-def _twin(run: Run) -> Target:
+def _twin(image: DeviceImage, threads: int | None) -> Twin:
     try:
         from pipeline.targets.twin import Twin  # only here: boards do without tflite-runtime
     except ImportError as error:
@@ -310,7 +338,7 @@ def _twin(run: Run) -> Target:
             f"the twin needs tflite-runtime ({error}), which has wheels for Python 3.10 and 3.11: "
             "python -m pipeline.doctor says how to get it."
         ) from error
-    return Twin(run.image, run.config.threads)
+    return Twin(image, threads)
 
 
 def _train(run: Run, target: Target, train: Split, test: Split) -> Summary:

@@ -5,6 +5,7 @@ import signal
 import struct
 import subprocess
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from oracles import random_pixels
 from tiny_model import SHAPE, tiny_image
 
 from converters import device_image
-from converters.device_image import Preprocessing
+from converters.device_image import DeviceImage, Preprocessing
 from converters.errors import UserError
 from converters.tflite_model import add_headroom
 from pipeline.targets import client, link
@@ -25,6 +26,7 @@ from pipeline.targets.boards import build_native, open_board
 from pipeline.targets.link import Link, LinkClosed, Refused
 from pipeline.targets.target import NEAREST, Update
 from pipeline.targets.transports import ProcessTransport
+from pipeline.targets.twin import Twin
 
 
 class Raw:
@@ -185,6 +187,12 @@ def test_repeated_update_is_not_applied_twice(board):
         (client.TRACE, struct.pack("<II", 0, 2**32 - 1), 23),
         (client.PROFILE, b"", 2),
         (client.PROFILE, struct.pack("<II", 0, 0), 2),
+        (client.SET_WEIGHT, struct.pack("<I", 0), 2),
+        (client.SET_WEIGHT, struct.pack("<Ii", 2**32 - 1, 0), 31),
+        (client.SET_WEIGHT, struct.pack("<Ii", 4176, 0), 31),
+        (client.SET_WEIGHT, struct.pack("<Ii", 0, 124), 32),
+        (client.SET_WEIGHT, struct.pack("<Ii", 0, -124), 32),
+        (client.SET_WEIGHT, struct.pack("<Ii", 0, -(2**31)), 32),
     ],
 )
 def test_refusals_change_nothing(board, kind, payload, code):
@@ -210,6 +218,27 @@ def test_nothing_works_without_an_image(raw, kind):
 def test_refusal_reaches_the_user_as_a_sentence(board):
     with pytest.raises(UserError, match="mu 5 is not between 1 and the image's headroom 4"):
         board.probe(1, 5)
+    with pytest.raises(UserError, match=r"a weight of -124 is beyond the \+-123"):
+        board.set_weight(0, -124)
+
+
+@pytest.mark.parametrize("kernels", ["portable", "amx"])  # weights where they lie; packed ones where the machine can
+def test_a_weight_that_is_set_is_what_forward_passes_see(kernels):
+    image = DeviceImage.read(tiny_image())
+    with kernel_set(kernels):
+        board = open_board("native", image.raw, threads=2, sanitize=SANITIZE)
+    with closing(board), closing(Twin(image, 1)) as twin:
+        for target in (board, twin):
+            target.write_samples(0, random_pixels(8, SHAPE, 0), np.arange(8) % 10)
+            target.select(range(8))
+        before = twin.logits()
+        for index in (0, 1, 107, 108, 2000, image.weights - 1):  # the first and last of segments as well
+            assert board.set_weight(index, 123) == twin.set_weight(index, 123)
+            assert board.set_weight(index, -123) == twin.set_weight(index, -123) == 123
+            np.testing.assert_array_equal(board.logits(), twin.logits())
+            assert board.weights_crc() == twin.weights_crc()
+        assert (twin.logits() != before).any()
+        assert board.read_tflite() == twin.read_tflite()
 
 
 def test_traces_stand_for_themselves(board):

@@ -80,6 +80,23 @@ def test_serial_ports(tmp_path):
     assert doctor.check_serial_ports(tmp_path).found == str(tmp_path / "ttyACM0")
 
 
+def test_serial_ports_of_st_links_are_named(tmp_path):
+    links = tmp_path / "serial" / "by-id"
+    links.mkdir(parents=True)
+    for port, name in (
+        ("ttyACM0", "usb-STMicroelectronics_STLINK-V3_004100323033510733353533-if02"),
+        ("ttyACM1", "usb-STMicroelectronics_STM32_STLink_066DFF515055657867144025-if02"),
+        ("ttyACM2", "usb-Arduino__www.arduino.cc__0043_75833353035351F0F1A1-if00"),
+    ):
+        (tmp_path / port).touch()
+        (links / name).symlink_to(tmp_path / port)
+    assert doctor.check_serial_ports(tmp_path).found.split(", ") == [
+        f"{tmp_path}/ttyACM0 (ST-LINK 004100323033510733353533)",
+        f"{tmp_path}/ttyACM1 (ST-LINK 066DFF515055657867144025)",
+        f"{tmp_path}/ttyACM2",
+    ]
+
+
 def test_only_required_things_decide(monkeypatch, capsys):
     good = Finding("python", OK, "3.11", ">=3.10", "")
     optional = Finding("qemu", MISSING, "", "", "apt-get install qemu", required=False)

@@ -7,7 +7,8 @@ import re
 import shutil
 import struct
 import threading
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from pipeline.targets.client import Board
 from pipeline.targets.fault import Fault
 from pipeline.targets.link import Link, LinkClosed, encode
 from pipeline.targets.target import NEAREST, STOCHASTIC, Update
-from pipeline.targets.transports import SerialLine, SerialTransport
+from pipeline.targets.transports import SerialLine
 
 pytestmark = pytest.mark.skipif(
     shutil.which("arm-none-eabi-gcc") is None, reason="apt-get install gcc-arm-none-eabi libnewlib-arm-none-eabi"
@@ -314,8 +315,9 @@ def test_frames_with_the_reports_words_are_frames():
     assert line.read(0.1) + line.read(0.1) == frame
 
 
-def test_a_serial_port_carries_frames(firmware):
-    """A pseudo-terminal between the host's serial port and the chip's line."""
+@contextmanager
+def serial_port(firmware) -> Iterator[str]:
+    """The name of a pseudo-terminal between the host's serial port and the chip's line."""
     ours, theirs = os.openpty()
     line, stop = ModelLine(firmware), threading.Event()
     os.set_blocking(ours, False)
@@ -330,9 +332,7 @@ def test_a_serial_port_carries_frames(firmware):
     thread = threading.Thread(target=pump)
     thread.start()
     try:
-        with closing(open_board("stm32n6", tiny_image(), port=os.ttyname(theirs))) as board:
-            assert board.info.board == "stm32n6-nucleo"
-            assert board.weights_crc() == board.info.weights_crc
+        yield os.ttyname(theirs)
     finally:
         stop.set()
         thread.join()
@@ -340,13 +340,24 @@ def test_a_serial_port_carries_frames(firmware):
         os.close(theirs)
 
 
-def test_a_port_that_is_not_there_is_a_sentence(tmp_path):
-    with pytest.raises(UserError, match="cannot be opened"):
-        SerialTransport(str(tmp_path / "ttyACM9"), 921_600, tmp_path)
-    with pytest.raises(UserError, match="--port /dev/ttyACM0"):
-        open_board("stm32n6", tiny_image())
-    with pytest.raises(UserError, match="fast is no baud rate"):
-        open_board("stm32n6", tiny_image(), port="/dev/null@fast")
+def test_a_serial_port_carries_frames(firmware):
+    with serial_port(firmware) as port, closing(open_board("stm32n6", tiny_image(), port=port)) as board:
+        assert board.info.board == "stm32n6-nucleo"
+        assert board.weights_crc() == board.info.weights_crc
+
+
+def test_selftest(firmware, tmp_path):
+    (tmp_path / "tiny.zimg").write_bytes(tiny_image())
+    arguments = ("--selftest", "--board", "stm32n6", "--image", tmp_path / "tiny.zimg")
+    with serial_port(firmware) as port:
+        result = tiny_run.invoke(train_ondevice.main, *arguments, "--port", port)
+    print(result.output)
+    assert result.exit_code == 0 and result.output.count("\nok ") == 9
+    for line in (
+        "board        stm32n6-nucleo, clock 64 MHz",
+        "1,792 KiB for image; 1,024 KiB for work; 864 KiB for samples",
+    ):
+        assert line in result.output, line
 
 
 def test_the_command_line_knows_the_board(tmp_path):

@@ -19,7 +19,7 @@
 #endif
 
 #ifndef BOARD_WATCHDOG_SECONDS
-#define BOARD_WATCHDOG_SECONDS 120 /* for one sample's forward pass, or one update; at most 131 */
+#define BOARD_WATCHDOG_SECONDS 120 /* for one sample's forward pass, or one update; at most 131: the host waits 140 */
 #endif
 
 #define BOARD_STACK_BYTES  8192

@@ -14,6 +14,7 @@ from converters.errors import UserError
 from pipeline.targets.client import Board
 from pipeline.targets.fault import Fault
 from pipeline.targets.link import Link
+from pipeline.targets.serial_ports import find_st_link
 from pipeline.targets.transports import ProcessTransport, SerialTransport, SocketTransport, words_of_end
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,7 +161,7 @@ def open_board(
 
     threads: workers of the native board, all cores by default. memory: MiB for image, activations and samples of the
     native board, for image and samples of the emulated one. port: HOST:PORT of a native board that listens elsewhere,
-    or PORT[@BAUD], the serial port of an STM32N6's board, which runs its firmware already (docs/stm32n6.md).
+    or [PORT][@BAUD], the serial port of an STM32N6's board, which runs its firmware already (docs/stm32n6.md).
     link, kernels: one of LINKS and KERNELS, of the emulated board. count: its clock counts instructions, each
     TICKS_PER_INSTRUCTION. Raises UserError for an unknown board, a missing tool, or a board that refuses the image.
     """
@@ -179,13 +180,11 @@ def open_board(
 
 
 def _open_serial(port: str | None) -> SerialTransport:
-    """PORT or PORT@BAUD."""
-    if port is None:
-        raise UserError("the board stm32n6 needs the serial port of its ST-LINK: --port /dev/ttyACM0, say.")
-    device, _, baud = port.partition("@")
+    """PORT or PORT@BAUD; no PORT: that of the one ST-LINK."""
+    device, _, baud = (port or "").partition("@")
     if baud and not baud.isdigit():
         raise UserError(f"--port {port}: {baud} is no baud rate; /dev/ttyACM0@115200 would be one.")
-    return SerialTransport(device, int(baud or STM32N6_BAUD), _newest_stm32n6())
+    return SerialTransport(device or find_st_link(), int(baud or STM32N6_BAUD), _newest_stm32n6())
 
 
 def _start_native(threads: int | None, memory: int | None, sanitize: str) -> ProcessTransport:

@@ -22,7 +22,7 @@ PROTOCOL_VERSION = 3
 # tflm_app/app/commands.h
 HELLO, LOAD_BEGIN, LOAD_DATA, LOAD_END, READ, LOAD_BULK = 0x01, 0x10, 0x11, 0x12, 0x13, 0x14
 PIXELS, LABELS, SELECT, PIXELS_BULK = 0x20, 0x21, 0x22, 0x23
-LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36
+LOGITS, LOSS, PROBE, UPDATE, WEIGHTS_CRC, TRACE, PROFILE, SET_WEIGHT = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x36, 0x37
 BOTH_SIDES, PLUS_SIDE = 0, 1
 TRACE_MISSING, PROFILE_MISSING = 24, 27  # tflm_app/app/status.h
 
@@ -36,6 +36,9 @@ MEMORY_ROWS = (
 
 QUICK_TIMEOUT = 10.0  # s, for commands that only move bytes
 COMPUTE_TIMEOUT = 600.0  # s, for commands that run forward passes
+# s, the same over a line that does not tell when the board has gone. A board there says every second that it works,
+# but not within a sample or a walk over the weights, for which its watchdog gives it 120 s (or 131 at most).
+BUSY_TIMEOUT = 140.0
 BULK_TIMEOUT = 60.0  # s, for BULK_BYTES
 BULK_BYTES = 1 << 18
 
@@ -64,7 +67,9 @@ def other_network(of_image: int, of_firmware: int) -> str:
 SENTENCES: dict[int, Callable[[int, int], str]] = {
     1: lambda a, b: f"the board does not know command 0x{a:02x}: flash the firmware of this version.",
     2: lambda a, b: f"the board got {a} bytes where {b} were expected: flash the firmware of this version.",
-    3: lambda a, b: "the board has no image: it was reset; resume the run, which loads it again.",
+    3: lambda a, b: (
+        "the board was reset and has no image any more: a run continues with --resume, which loads it again."
+    ),
     4: lambda a, b: f"the image arrived out of order (offset {a} instead of {b}): start again.",
     5: lambda a, b: f"the image has {a:,} bytes, the board has room for {b:,}: use a narrower or smaller network.",
     6: lambda a, b: "the board says that this is not a device image: make one with python -m pipeline.convert.",
@@ -104,6 +109,10 @@ SENTENCES: dict[int, Callable[[int, int], str]] = {
         f"the network in the board's firmware has an input or output of {a:,} bytes, the image's has {b:,}: build and "
         "flash the firmware with the network that the image was made of."
     ),
+    31: lambda a, b: f"weight {a:,} is beyond the image's {b:,}: name one of them.",
+    32: lambda a, b: (
+        f"a weight of {a - (a >> 31 << 32)} is beyond the +-{b} that leave room for probes: choose a smaller value."
+    ),
     33: other_network,
 }
 
@@ -119,6 +128,7 @@ class Board:
         """Load the image. describe_end tells, when the link is gone, what became of the board."""
         self._link, self._link_rate = link, 0.0
         self._describe_end = describe_end
+        self._patience = COMPUTE_TIMEOUT if link.reliable else BUSY_TIMEOUT
         try:
             self.image = DeviceImage.read(image)
             self.info = self._hello()
@@ -143,7 +153,7 @@ class Board:
         raise (CannotTrace if e.code in (TRACE_MISSING, PROFILE_MISSING) else UserError)(sentence(e.a, e.b)) from e
 
     def _hello(self) -> TargetInfo:
-        reply = self._command(HELLO, timeout=COMPUTE_TIMEOUT if hasattr(self, "info") else QUICK_TIMEOUT)
+        reply = self._command(HELLO, timeout=self._patience if hasattr(self, "info") else QUICK_TIMEOUT)
         if len(reply) < 2 or int.from_bytes(reply[:2], "little") != PROTOCOL_VERSION or len(reply) != _HELLO.size:
             found = int.from_bytes(reply[:2], "little")
             raise UserError(
@@ -188,7 +198,7 @@ class Board:
         with progress(len(raw), "loading the image", "B", unit_scale=True, delay=3, leave=False) as bar:
             self._send(raw, 0, LOAD_DATA, LOAD_BULK, self._max_payload - 4, bar.update)
         self._link_rate = len(raw) / max(time.monotonic() - start, 1e-6)
-        self._command(LOAD_END, timeout=COMPUTE_TIMEOUT)
+        self._command(LOAD_END, timeout=self._patience)
         self.info = self._hello()
         if self.info.image_crc != self.image.crc:
             raise UserError("the board loaded another image than was sent: reset the board and try again.")
@@ -235,7 +245,7 @@ class Board:
 
     def logits(self) -> np.ndarray:
         """int8 [batch, classes] of the current batch."""
-        reply = self._command(LOGITS, timeout=COMPUTE_TIMEOUT)
+        reply = self._command(LOGITS, timeout=self._patience)
         return np.frombuffer(reply, np.int8).reshape(-1, self.info.classes)
 
     @property
@@ -247,7 +257,7 @@ class Board:
         """int8 [size]: what op number `op` of the PLAN makes of the first sample of the batch. Raises CannotTrace."""
         data = b""
         while len(data) < size:
-            data += self._command(TRACE, struct.pack("<II", op, len(data)), timeout=COMPUTE_TIMEOUT)
+            data += self._command(TRACE, struct.pack("<II", op, len(data)), timeout=self._patience)
         return np.frombuffer(data, np.int8)
 
     def profile_phases(self) -> dict[str, int]:
@@ -266,7 +276,7 @@ class Board:
 
     def _profile(self, op: int) -> tuple[dict[str, int], int, int, np.ndarray]:
         """Phases, samples of the pass, ops of the plan, ticks of ops from this one on."""
-        reply = self._command(PROFILE, struct.pack("<I", op), timeout=COMPUTE_TIMEOUT)
+        reply = self._command(PROFILE, struct.pack("<I", op), timeout=self._patience)
         *phases, samples, ops = _PROFILE.unpack_from(reply)
         return dict(zip(PHASES, phases, strict=True)), samples, ops, np.frombuffer(reply, "<u8", offset=_PROFILE.size)
 
@@ -289,10 +299,10 @@ class Board:
         self._command(SELECT, np.asarray(slots, "<u4").tobytes())
 
     def loss(self) -> BatchLoss:
-        return BatchLoss(*_LOSS.unpack(self._command(LOSS, timeout=COMPUTE_TIMEOUT)))
+        return BatchLoss(*_LOSS.unpack(self._command(LOSS, timeout=self._patience)))
 
     def _probe(self, seed: int, mu: int, sides: int) -> tuple[BatchLoss, BatchLoss]:
-        reply = self._command(PROBE, struct.pack("<QII", seed, mu, sides), timeout=COMPUTE_TIMEOUT)
+        reply = self._command(PROBE, struct.pack("<QII", seed, mu, sides), timeout=self._patience)
         return BatchLoss(*_LOSS.unpack_from(reply)), BatchLoss(*_LOSS.unpack_from(reply, _LOSS.size))
 
     def probe(self, seed: int, mu: int) -> Probe:
@@ -305,10 +315,15 @@ class Board:
         q = len(update.seeds)
         head = struct.pack("<QII", update.rounding_seed, int(update.rounding == STOCHASTIC), q)
         body = struct.pack(f"<{q}Q{q}i", *update.seeds, *update.coefficients)
-        return UpdateResult(*struct.unpack("<III", self._command(UPDATE, head + body, timeout=COMPUTE_TIMEOUT)))
+        return UpdateResult(*struct.unpack("<III", self._command(UPDATE, head + body, timeout=self._patience)))
 
     def weights_crc(self) -> int:
-        return int.from_bytes(self._command(WEIGHTS_CRC, timeout=COMPUTE_TIMEOUT), "little")
+        return int.from_bytes(self._command(WEIGHTS_CRC, timeout=self._patience), "little")
+
+    def set_weight(self, index: int, value: int) -> int:
+        """Give one weight another value; returns the one that it had."""
+        reply = self._command(SET_WEIGHT, struct.pack("<Ii", index, value), timeout=self._patience)
+        return int.from_bytes(reply, "little", signed=True)
 
     def read_tflite(self) -> bytes:
         return self.image.adapted(self.read(*self.image.written))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from enum import Enum
 from typing import Protocol
@@ -11,10 +12,13 @@ from cobs import cobs
 from converters.errors import UserError
 
 REPLY = 0x80
+BUSY = 0xFD
 DAMAGED = 0xFE
 REFUSED = 0xFF
 DAMAGED_ATTEMPTS = 10  # a noisy line: send again at once
 SILENT_ATTEMPTS = 2  # no answer within the timeout: the frame or its answer may have been lost whole
+LONGEST_FRAME = 1 << 17  # more without a zero byte is none
+NOISE = 200  # bytes of what is no frame that are kept, to tell what it is
 
 
 class LinkClosed(Exception):
@@ -74,15 +78,18 @@ class Link:
         self._transport = transport
         self._sequence = 0
         self._received = bytearray()
+        self._noise = b""  # the end of what came last and is no frame
+        self._echoed = False
 
     def command(self, kind: int, payload: bytes = b"", *, bulk: bytes = b"", timeout: float) -> bytes:
         """The payload of the answer.
 
         bulk: bytes that follow the frame as they are, over a link that loses nothing: they are not sent again.
-        timeout: seconds without an answer after which the command is sent again.
+        timeout: seconds without a sign of life after which the command is sent again.
         Raises Refused, LinkClosed, or UserError when the board does not answer at all.
         """
         self._sequence = (self._sequence + 1) & 0xFF
+        self._noise, self._echoed = b"", False
         request = encode(kind, self._sequence, payload)
         damaged = silent = 0
         while damaged < DAMAGED_ATTEMPTS and silent < SILENT_ATTEMPTS:
@@ -94,6 +101,8 @@ class Link:
                 raise UserError("the board did not take what was sent in bulk: reset it and try again.")
             damaged += answer is Lost.DAMAGED
             silent += answer is Lost.SILENT
+        if words := self._stranger():
+            raise UserError(words)
         if silent:
             raise UserError(
                 f"the board has not answered command 0x{kind:02x} within {timeout:g} s: check that it runs the "
@@ -102,6 +111,16 @@ class Link:
         raise UserError(
             f"command 0x{kind:02x} or its answer arrived damaged {damaged} times: check the cable and the baud rate."
         )
+
+    def _stranger(self) -> str:
+        """What is there, where it is no board with this firmware; "" where that cannot be told."""
+        load = "load the firmware of this version, or choose another --port (docs/stm32n6.md)."
+        if self._echoed:
+            return f"what is connected sends back what it is sent, it answers nothing: {load}"
+        text = self._noise.strip().decode("latin-1")
+        if len(text) < 4 or not text.isascii() or not all(c.isprintable() or c.isspace() for c in text):
+            return ""
+        return f"what is connected prints text ({text.splitlines()[-1][-60:]!r}), no frames: {load}"
 
     def _answer(self, kind: int, timeout: float) -> bytes | Lost:
         """The answer to the command just sent, or why it has to be sent again."""
@@ -112,24 +131,35 @@ class Link:
             reply, sequence, payload = frame
             if reply == DAMAGED:
                 return Lost.DAMAGED
-            if sequence != self._sequence:
-                continue  # a late answer to something sent before
+            if sequence != self._sequence or reply == BUSY:
+                continue  # a late answer to something sent before; the board is at work
+            self._echoed |= reply == kind
             if reply == REFUSED and len(payload) == 12:
                 raise Refused(*(int.from_bytes(payload[i : i + 4], "little") for i in (0, 4, 8)))
             if reply == kind | REPLY:
                 return payload
 
     def _frame(self, timeout: float) -> tuple[int, int, bytes] | Lost:
+        deadline = time.monotonic() + timeout
         while True:
             while (end := self._received.find(0)) < 0:
-                data = self._transport.read(timeout)
-                if not data:
-                    return Lost.SILENT
+                left = deadline - time.monotonic()
+                data = self._transport.read(left) if left > 0 else b""
                 self._received += data
-            frame = bytes(self._received[:end])
-            del self._received[: end + 1]
-            if frame:
-                return decode(frame) or Lost.DAMAGED
+                if not data or len(self._received) > LONGEST_FRAME:
+                    self._forget(len(self._received))
+                    return Lost.DAMAGED if data else Lost.SILENT
+            if end == 0:  # idle, not an empty frame
+                del self._received[0]
+                continue
+            frame = decode(bytes(self._received[:end]))
+            self._forget(end, keep=frame is None)
+            return frame or Lost.DAMAGED
+
+    def _forget(self, count: int, keep: bool = True) -> None:
+        """Drop the first bytes that were received, and the zero byte behind them."""
+        self._noise = bytes(self._received[:count][-NOISE:]) if keep and count else self._noise
+        del self._received[: count + 1]
 
     @property
     def reliable(self) -> bool:

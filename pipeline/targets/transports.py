@@ -18,6 +18,7 @@ import serial
 from converters.errors import UserError
 from pipeline.targets.fault import REPORT_END, REPORT_START, Fault
 from pipeline.targets.link import LinkClosed
+from pipeline.targets.serial_ports import why_closed
 
 TEXT_LIMIT = 1 << 16  # noise without a zero byte is not kept for ever
 REPORT_SECONDS = 2.0  # a fault's report at 115200 baud takes 0.1
@@ -197,12 +198,9 @@ class SerialTransport(SerialLine):
     def __init__(self, port: str, baud: int, firmware: Path):
         super().__init__(firmware)
         try:
-            self._serial = serial.Serial(port, baud, timeout=0, write_timeout=10)
+            self._serial = serial.Serial(port, baud, timeout=0, write_timeout=10, exclusive=True)
         except (OSError, ValueError) as e:
-            raise UserError(
-                f"the serial port {port} cannot be opened ({e}): is the board plugged in, is another program using the "
-                "port, may you use it (group dialout)? python -m pipeline.doctor lists the ports."
-            ) from e
+            raise UserError(why_closed(port, e)) from e
         self._port = port
         self._serial.reset_input_buffer()
         self._gone = ""

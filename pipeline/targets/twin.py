@@ -108,6 +108,16 @@ class Twin:
     def refresh(self) -> TargetInfo:
         return self.info
 
+    def set_weight(self, index: int, value: int) -> int:
+        """Give one weight another value; returns the one that it had."""
+        before = int(self._weights[index])
+        self._weights[index] = value
+        return before
+
+    def logits(self) -> np.ndarray:
+        """int8 [batch, classes] of the current batch."""
+        return self._run(self._weights)
+
     def read_tflite(self) -> bytes:
         return self._image.with_weights(self._weights)
 
@@ -122,10 +132,13 @@ class Twin:
         if not 1 <= mu <= self._image.mu_max:
             raise UserError(f"mu is {mu}, but the image leaves room for 1 to {self._image.mu_max}: convert it anew.")
 
-    def _loss(self, weights: np.ndarray) -> BatchLoss:
+    def _run(self, weights: np.ndarray) -> np.ndarray:
         model = self._image.with_weights(weights)
         parts = np.array_split(self._slots, min(self._threads, self._slots.size))
-        logits = np.concatenate(list(self._pool.map(lambda part: _logits(model, self._pixels[part]), parts)))
+        return np.concatenate(list(self._pool.map(lambda part: _logits(model, self._pixels[part]), parts)))
+
+    def _loss(self, weights: np.ndarray) -> BatchLoss:
+        logits = self._run(weights)
         labels = self._labels[self._slots]
         table = self._image.loss
         losses = loss.sample_losses(logits, labels, table.exp, table.scale_q24)

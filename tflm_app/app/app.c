@@ -1,6 +1,20 @@
 #include "app/app.h"
 #include "app/commands.h"
 
+/* A host whose link may lose an answer cannot tell a board that works from one that is gone: once a second it is told.
+ */
+void app_alive(struct app *app)
+{
+    port_alive();
+    if (port_link_is_reliable())
+        return;
+    uint64_t now = port_now();
+    if (now - app->last_sign < BOARD_TICKS_PER_SECOND)
+        return;
+    app->last_sign = now;
+    frame_send(REPLY_BUSY, app->request.sequence, NULL, 0);
+}
+
 void app_run(struct app *app)
 {
     enum frame_event event;
@@ -13,6 +27,7 @@ void app_run(struct app *app)
         bool repeated = app->reply_type != 0 && app->request.crc == app->answered_crc;
         app_expect_bulk(app);
         if (!repeated || app->request.type == COMMAND_HELLO) {
+            app->last_sign = port_now();
             app_execute(app);
             app->answered_crc = app->request.crc;
         }

@@ -40,6 +40,7 @@ struct app {
     uint32_t answered_crc; /* of the request that reply answers */
     uint8_t reply_type;
     uint32_t bulk_left; /* bytes that still follow the request */
+    uint64_t last_sign; /* when the host last heard that its command is executed */
     uint32_t reply_size;
     _Alignas(8) uint8_t reply[BOARD_MAX_PAYLOAD];
 
@@ -65,6 +66,10 @@ void app_run(struct app *app);
 
 /* Execute the command in app->request and leave the answer in app->reply (commands.c). */
 void app_execute(struct app *app);
+
+/* A long command makes progress, as its watchdog and its host have to know. Between samples and walks over the weights,
+ * never by another worker than the first. */
+void app_alive(struct app *app);
 
 /* Bytes that follow the frame of a command, on links that take them. Whether the command took them, was refused or
  * repeated: none are left when it is answered. */

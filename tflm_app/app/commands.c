@@ -229,6 +229,7 @@ static void set_probe(struct app *app, uint64_t seed, int step)
     app_enter(app, PHASE_PERTURB);
     runner_set_probe(&app->runner, seed, step);
     app_enter(app, PHASE_NONE);
+    app_alive(app);
 }
 
 /* Both sides of a direction. The weights end as they began. */
@@ -287,6 +288,7 @@ static struct status update(struct app *app, const uint8_t *payload, uint32_t si
     struct zo_update_result result = zo_apply_update(&app->image.weights, &request);
     app_enter(app, PHASE_NONE);
     runner_weights_written(&app->runner);
+    app_alive(app);
     struct update_reply *r = reply(app, sizeof *r);
     *r = (struct update_reply){result.changed, result.at_rail, crc_of_weights(app)};
     return ok();
@@ -351,6 +353,23 @@ static struct status profile(struct app *app, const uint8_t *payload, uint32_t s
     return r->samples ? ok() : STATUS(STATUS_PROFILE_MISSING, 0, 0);
 }
 
+/* One weight, for tests of the board: whether what is written is what forward passes see. */
+static struct status set_weight(struct app *app, const uint8_t *payload, uint32_t size)
+{
+    const struct set_weight_request *p = (const struct set_weight_request *)payload;
+    const struct zo_weights *weights = &app->image.weights;
+    if (size != sizeof *p)
+        return STATUS(STATUS_BAD_LENGTH, size, sizeof *p);
+    if (p->index >= app->image.weight_count)
+        return STATUS(STATUS_WEIGHT_INDEX, p->index, app->image.weight_count);
+    if (p->value > weights->limit || p->value < -weights->limit)
+        return STATUS(STATUS_WEIGHT_VALUE, p->value, weights->limit);
+    struct set_weight_reply *r = reply(app, sizeof *r);
+    r->before = zo_set_weight(weights, p->index, (int8_t)p->value);
+    runner_weights_written(&app->runner);
+    return ok();
+}
+
 static bool is_bulk(uint8_t command)
 {
     return command == COMMAND_LOAD_BULK || command == COMMAND_PIXELS_BULK;
@@ -411,6 +430,7 @@ static const struct {
     {COMMAND_WEIGHTS_CRC, NEEDS_IMAGE, weights_crc},
     {COMMAND_TRACE, NEEDS_BATCH, trace},
     {COMMAND_PROFILE, NEEDS_BATCH, profile},
+    {COMMAND_SET_WEIGHT, NEEDS_IMAGE, set_weight},
 #ifdef PROVOKE
     {COMMAND_PROVOKE, NEEDS_NOTHING, provoke},
 #endif

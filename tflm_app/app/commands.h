@@ -22,11 +22,13 @@ enum command {
     COMMAND_WEIGHTS_CRC = 0x34,
     COMMAND_TRACE = 0x35,
     COMMAND_PROFILE = 0x36,
+    COMMAND_SET_WEIGHT = 0x37,
     COMMAND_PROVOKE = 0x7F, /* in firmware for tests alone (app/provoke.h) */
 };
 
 enum reply {
     REPLY_OK = 0x80,      /* or'ed with the command */
+    REPLY_BUSY = 0xFD,    /* the command is still executed: its answer follows */
     REPLY_DAMAGED = 0xFE, /* what arrived is no frame: send it again */
     REPLY_REFUSED = 0xFF, /* payload: struct refusal */
 };
@@ -130,6 +132,15 @@ struct profile_request {
 struct profile_reply {
     uint64_t phases[5];    /* enum phase (app/app.h): ticks since the image was loaded */
     uint32_t samples, ops; /* of the pass that was made; in the plan. Ticks follow, uint64 an op */
+};
+
+struct set_weight_request {
+    uint32_t index; /* in the order of the image's TRAIN section */
+    int32_t value;
+};
+
+struct set_weight_reply {
+    int32_t before;
 };
 
 #endif

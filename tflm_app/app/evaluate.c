@@ -44,7 +44,7 @@ static void evaluate_share(void *context, unsigned worker)
             fill_from_batch(app, work, first + i, i);
         runner_invoke(&app->runner, work, count);
         if (worker == 0) {
-            port_alive();
+            app_alive(app);
             app_enter(app, PHASE_LOSS);
         }
         for (uint32_t i = 0; i < count; i++) {

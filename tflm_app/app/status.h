@@ -37,6 +37,8 @@ enum status_code {
     STATUS_IMAGE_NART = 28,      /* pool, entry or segment, number of the check (image/nart.c) */
     STATUS_WEIGHTS_ADDRESS = 29, /* where the network was compiled for, where the board has them */
     STATUS_NETWORK = 30,         /* bytes of the compiled network's input or output, of the image's */
+    STATUS_WEIGHT_INDEX = 31,    /* index, weights */
+    STATUS_WEIGHT_VALUE = 32,    /* value, largest */
     STATUS_OTHER_NETWORK = 33,   /* id of the image's compiled network, of the firmware's */
 };
 

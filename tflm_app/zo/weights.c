@@ -71,3 +71,15 @@ uint32_t zo_weights_crc(const struct zo_weights *weights)
         crc = crc32_update(crc, weights->base + weights->segments[s].offset, weights->segments[s].count);
     return crc;
 }
+
+int8_t zo_set_weight(const struct zo_weights *weights, uint32_t index, int8_t value)
+{
+    int8_t before = 0;
+    for (struct zo_run run = {0}; zo_next_run(weights, &run, ZO_LONGEST_BLOCK);) {
+        if (index < run.index || index - run.index >= run.count)
+            continue;
+        before = run.w[index - run.index];
+        run.w[index - run.index] = value;
+    }
+    return before;
+}

@@ -71,4 +71,7 @@ bool zo_next_run(const struct zo_weights *weights, struct zo_run *run, uint32_t 
 
 uint32_t zo_weights_crc(const struct zo_weights *weights);
 
+/* Gives the weight of an index, which has to exist, another value, and returns the one that it had. */
+int8_t zo_set_weight(const struct zo_weights *weights, uint32_t index, int8_t value);
+
 #endif
