@@ -68,6 +68,11 @@ uint64_t port_now(void)
     return (uint64_t)now.tv_sec * BOARD_TICKS_PER_SECOND + (uint64_t)now.tv_nsec;
 }
 
+uint32_t port_ticks_per_second(void)
+{
+    return BOARD_TICKS_PER_SECOND;
+}
+
 void port_alive(void)
 {
 }

@@ -144,6 +144,11 @@ uint64_t port_now(void)
     return counter_now();
 }
 
+uint32_t port_ticks_per_second(void)
+{
+    return BOARD_TICKS_PER_SECOND;
+}
+
 void port_alive(void)
 {
     watchdog_feed();

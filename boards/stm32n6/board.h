@@ -1,4 +1,4 @@
-/* The machine: an STM32N657 on HSI, without its NPU. */
+/* The machine: an STM32N657, without its NPU. */
 #ifndef BOARD_H
 #define BOARD_H
 

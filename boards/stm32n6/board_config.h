@@ -8,11 +8,10 @@
 #define BOARD_NAME "stm32n6-nucleo" /* NUCLEO-N657X0-Q */
 #endif
 
-#define BOARD_MAX_PAYLOAD      1024
-#define BOARD_MAX_BATCH        256 /* slots: as many as one frame holds */
-#define BOARD_MAX_WORKERS      1
-#define BOARD_HSI_HZ           64000000
-#define BOARD_TICKS_PER_SECOND BOARD_HSI_HZ /* SysTick, at the core's clock */
+#define BOARD_MAX_PAYLOAD 1024
+#define BOARD_MAX_BATCH   256 /* slots: as many as one frame holds */
+#define BOARD_MAX_WORKERS 1
+#define BOARD_HSI_HZ      64000000
 
 #ifndef BOARD_BAUD
 #define BOARD_BAUD 921600

@@ -3,6 +3,7 @@
 
 #include "app/app.h"
 #include "board.h"
+#include "clocks.h"
 #include "uart.h"
 #include "watchdog.h"
 
@@ -61,6 +62,11 @@ void port_parallel(void (*fn)(void *context, unsigned worker), void *context)
 uint64_t port_now(void)
 {
     return clock_now();
+}
+
+uint32_t port_ticks_per_second(void)
+{
+    return clocks_core_hertz();
 }
 
 void port_alive(void)

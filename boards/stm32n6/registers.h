@@ -15,6 +15,7 @@
 
 #define RCC_SR       RCC(0x004)
 #define RCC_CFGR1    RCC(0x020)
+#define RCC_CFGR2    RCC(0x024)
 #define RCC_HSICFGR  RCC(0x048)
 #define RCC_CCIPR13  RCC(0x174)
 #define RCC_MEMENR   RCC(0x24C)
@@ -30,8 +31,8 @@
 
 enum {
     RCC_HSION = 1 << 3,                 /* CSR; HSIRDY in SR has the same place */
-    RCC_CFGR1_CPUSW = 3 << 16,          /* 0: HSI; CPUSWS, 4 bits higher, is what is in use */
-    RCC_CFGR1_SYSSW = 3 << 24,          /* 0: HSI; SYSSWS likewise */
+    RCC_CFGR1_CPUSW = 3 << 16,          /* 0: HSI, 3: IC1; CPUSWS, 4 bits higher, is what is in use */
+    RCC_CFGR1_SYSSW = 3 << 24,          /* 0: HSI, 3: IC2, IC6 and IC11; SYSSWS likewise */
     RCC_CFGR1_STATUS_SHIFT = 4,         /* from a switch to its status */
     RCC_HSICFGR_HSIDIV = 3 << 7,        /* 0: not divided */
     RCC_CCIPR13_USART1SEL = 7 << 0,     /* kernel clock of USART1 */
@@ -42,6 +43,32 @@ enum {
     RCC_AHB2EN_RAMCFG = 1 << 12,        /* [D H Z] */
     RCC_AHB4EN_GPIOE = 1 << 4,          /* [D H Z] */
     RCC_APB2EN_USART1 = 1 << 4,         /* [D H Z] */
+};
+
+/* PLLs: n from 1 to 4; dividers of their outputs (ICs): n from 1 to 20 [D H]. */
+#define RCC_PLLCFGR1(n) RCC(0x080 + 16 * ((n) - 1))
+#define RCC_PLLCFGR2(n) RCC(0x084 + 16 * ((n) - 1)) /* fraction of the multiplier */
+#define RCC_PLLCFGR3(n) RCC(0x088 + 16 * ((n) - 1))
+#define RCC_ICCFGR(n)   RCC(0x0C4 + 4 * ((n) - 1))
+#define RCC_DIVENSR     RCC(0xA40)
+#define RCC_CCR         RCC(0x1000) /* clears the bits of CR that are written as 1 */
+
+#define RCC_PLLON(n) (1u << (7 + (n))) /* CR; PLLRDY in SR has the same place */
+#define RCC_ICEN(n)  (1u << ((n) - 1)) /* DIVENR */
+
+enum {
+    RCC_CFGR2_PRESCALERS = 0x777077, /* of AHB, APB5, 4, 2, 1; 0: not divided */
+    RCC_CFGR2_HPRE_2 = 1 << 20,      /* AHB at half of AXI; so after reset */
+    RCC_PLLCFGR1_DIVN_SHIFT = 8,
+    RCC_PLLCFGR1_DIVM_SHIFT = 20,
+    RCC_PLLCFGR1_BYP = 1 << 27,     /* the source, 0: HSI, goes through */
+    RCC_PLLCFGR3_MODSSRST = 1 << 0, /* spread spectrum held in reset */
+    RCC_PLLCFGR3_MODSSDIS = 1 << 2, /* and disabled */
+    RCC_PLLCFGR3_PDIV2_SHIFT = 24,
+    RCC_PLLCFGR3_PDIV1_SHIFT = 27,
+    RCC_PLLCFGR3_PDIVEN = 1 << 30, /* output */
+    RCC_ICCFGR_INT_SHIFT = 16,     /* divides by so much and one */
+    RCC_ICCFGR_SEL_SHIFT = 28,     /* 0: PLL1 */
 };
 
 /* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ------------------------------------------ */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* BOARD_NAME, BOARD_MAX_PAYLOAD, BOARD_MAX_BATCH, BOARD_MAX_WORKERS, BOARD_TICKS_PER_SECOND */
+/* BOARD_NAME, BOARD_MAX_PAYLOAD, BOARD_MAX_BATCH, BOARD_MAX_WORKERS */
 #include "board_config.h"
 
 /* What memory is for. Purposes may share one region: the app takes from each in this order. PORT_WEIGHTS is asked for
@@ -32,8 +32,9 @@ bool port_link_is_reliable(void);
 unsigned port_workers(void);
 void port_parallel(void (*fn)(void *context, unsigned worker), void *context);
 
-/* A clock that only goes forward, BOARD_TICKS_PER_SECOND. */
+/* A clock that only goes forward, and its rate. */
 uint64_t port_now(void);
+uint32_t port_ticks_per_second(void);
 
 /* A long command makes progress: where the board has a watchdog, it waits again from here. */
 void port_alive(void);
