@@ -72,7 +72,9 @@ class LockedUp(Exception):
 
 
 class Device:
-    """Registers that keep what is written, where the clock allows."""
+    """Registers that keep what is written, where the clock allows. All are read and written as words but some."""
+
+    byte_registers: frozenset[int] = frozenset()
 
     def __init__(self, base: int, size: int, clocked: Callable[[], object] = lambda: True, reset: dict | None = None):
         self.base, self.size, self.clocked = base, size, clocked
@@ -398,6 +400,7 @@ class Machine:
             self.rcc, self.ramcfg, self.gpioe, self.usart, self.watchdog, self.core,
             Device(0x54001000, 0x400, self.rcc.bit(Rcc.MISCENR, 0)),  # DBGMCU
             Device(0xE001E000, 0x400),  # MEMSYSCTL
+            *self.more_devices(),
         ]  # fmt: skip
         for page in {d.base + at & ~0xFFF for d in self._devices for at in range(0, d.size, 0x400)}:
             self.uc.mmio_map(page, 0x1000, self._read, page, self._write, page)
@@ -410,6 +413,9 @@ class Machine:
         self.uc.reg_write(arm.UC_ARM_REG_SP, 0x341FF000)  # the boot ROM's
         (entry,) = struct.unpack_from("<I", firmware.read_bytes(), 24)
         self.uc.reg_write(arm.UC_ARM_REG_PC, entry)
+
+    def more_devices(self) -> list[Device]:
+        return []
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
@@ -461,22 +467,22 @@ class Machine:
             self.uc.emu_stop()
 
     def _target(self) -> int | None:
-        """The address that the load or store of a word at PC goes to [A, chapter C2]; None for other instructions."""
+        """The address that the load or store of a word or byte at PC goes to [A, chapter C2]; None for others."""
         first, second = struct.unpack("<HH", self.uc.mem_read(self.uc.reg_read(arm.UC_ARM_REG_PC), 4))
 
         def register(number: int) -> int:
             return self.uc.reg_read(arm.UC_ARM_REG_R0 + number) if number < 13 else 0
 
-        if first & 0xF000 == 0x6000:  # base and five bits
-            return register(first >> 3 & 7) + (first >> 6 & 31) * 4
-        if first & 0xF600 == 0x5000:  # base and register
+        if first & 0xE000 == 0x6000:  # base and five bits
+            return register(first >> 3 & 7) + (first >> 6 & 31) * (1 if first & 0x1000 else 4)
+        if first & 0xF200 == 0x5000:  # base and register
             return register(first >> 3 & 7) + register(first >> 6 & 7) & 0xFFFFFFFF
         base = register(first & 15)
-        if first & 0xFFE0 == 0xF8C0:  # base and twelve bits
+        if first & 0xFFA0 == 0xF880:  # base and twelve bits
             return base + (second & 0xFFF)
-        if first & 0xFFE0 == 0xF840 and not second & 0x800:  # base and shifted register
+        if first & 0xFFA0 == 0xF800 and not second & 0x800:  # base and shifted register
             return base + (register(second & 15) << (second >> 4 & 3)) & 0xFFFFFFFF
-        if first & 0xFFE0 == 0xF840:  # eight bits: before or after, up or down
+        if first & 0xFFA0 == 0xF800:  # eight bits: before or after, up or down
             offset = second & 0xFF if second & 0x200 else -(second & 0xFF)
             return base + (offset if second & 0x400 else 0)
         return None
@@ -487,7 +493,7 @@ class Machine:
             return value
         try:
             device = self._device(address)
-            if size != 4:
+            if size != (1 if address - device.base in device.byte_registers else 4):
                 raise ModelError(f"a read of {size} bytes at 0x{address:08x}")
             value = device.read(address - device.base) if device.clocked() else 0
         except ModelError as e:
@@ -502,7 +508,7 @@ class Machine:
             return
         try:
             device = self._device(address)
-            if size != 4:
+            if size != (1 if address - device.base in device.byte_registers else 4):
                 raise ModelError(f"a write of {size} bytes at 0x{address:08x}")
             kept = self._tamper[address](value) if address in self._tamper else value
             if kept is not None and device.clocked():
@@ -663,10 +669,12 @@ class Machine:
 class ModelLine(SerialLine):
     """The serial line of a machine, which runs while the host waits for something, but at most patience seconds."""
 
-    def __init__(self, firmware: Path, *, patience: float = 600.0, **options):
+    def __init__(
+        self, firmware: Path, *, patience: float = 600.0, machine: Callable[..., Machine] = Machine, **options
+    ):
         super().__init__(firmware)
         self._patience = patience
-        self.machine = Machine(firmware, **options)
+        self.machine = machine(firmware, **options)
         self.machine.run(self._waits_for_host, 30)
 
     def _waits_for_host(self) -> bool:

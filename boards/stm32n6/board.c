@@ -7,6 +7,7 @@
 #include "board_config.h"
 #include "clocks.h"
 #include "fault.h"
+#include "psram.h"
 #include "registers.h"
 #include "uart.h"
 
@@ -113,6 +114,9 @@ void board_start(void)
     clocks_start();
     start_clock();
     power_memories();
+#ifdef BOARD_VARIANT_DK
+    psram_start();
+#endif
     start_caches();
     /* A core that a debugger holds is not reset. */
     RCC_MISCENSR = RCC_MISCEN_DBG;

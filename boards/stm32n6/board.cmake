@@ -14,7 +14,11 @@ add_compile_definitions(BOARD_VARIANT_${VARIANT_NAME} BOARD_BAUD=${BAUD}
   BOARD_PLL=$<STREQUAL:${CLOCKS},pll>)
 
 include(${BOARD_DIR}/../cortex_m/firmware.cmake)
+set(VARIANT_SOURCES "")
+if(VARIANT STREQUAL "dk")
+  set(VARIANT_SOURCES ${BOARD_DIR}/psram.c)
+endif()
 add_firmware(zo_board ${BOARD_DIR}/stm32n6.ld ${APP_SOURCES} ${CORTEX_M_SOURCES}
-  ${BOARD_DIR}/board.c ${BOARD_DIR}/clocks.c ${BOARD_DIR}/port.c ${BOARD_DIR}/uart.c)
+  ${BOARD_DIR}/board.c ${BOARD_DIR}/clocks.c ${BOARD_DIR}/port.c ${BOARD_DIR}/uart.c ${VARIANT_SOURCES})
 target_link_options(zo_board PRIVATE -Wl,-n) # a debugger loads code and data, no ELF header
 let_faults_be_provoked(zo_board)

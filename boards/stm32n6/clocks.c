@@ -3,13 +3,11 @@
  * neither that nor PWR is touched (docs/stm32n6.md, "Clocks"). */
 #include "clocks.h"
 
-#include <stdbool.h>
-
 #include "board_config.h"
 #include "registers.h"
+#include "wait.h"
 
 enum {
-    PATIENCE = 1 << 14, /* reads of a register: at 64 MHz milliseconds, where a PLL locks in a fraction of one */
     PLL_DIVIDE = 4,     /* 16 MHz, of 1 to 50 */
     PLL_MULTIPLY = 150, /* 2,400 MHz, of at most 3,200 */
     PLL_MHZ = BOARD_HSI_HZ / 1000000 / PLL_DIVIDE * PLL_MULTIPLY,
@@ -26,12 +24,9 @@ uint32_t clocks_core_hertz(void)
     return core_hertz;
 }
 
-static bool wait_for(volatile uint32_t *at, uint32_t mask, uint32_t value)
+uint32_t clocks_ahb_hertz(void)
 {
-    for (uint32_t i = 0; i < PATIENCE; i++)
-        if ((*at & mask) == value)
-            return true;
-    return false;
+    return (core_hertz == BOARD_HSI_HZ ? BOARD_HSI_HZ : AXI_MHZ * 1000000u) / 2;
 }
 
 /* Both switches, or one, to HSI or to what PLL1 feeds. */
@@ -89,17 +84,18 @@ static bool start_divider(unsigned n, uint32_t mhz)
     return true;
 }
 
-/* The buses' prescalers first: they never run faster than they may. The system's switch takes IC2, IC6 and IC11. */
+/* The system's switch takes IC2, IC6 and IC11. */
 static bool run_on_pll(void)
 {
-    RCC_CFGR2 = (RCC_CFGR2 & ~RCC_CFGR2_PRESCALERS) | RCC_CFGR2_HPRE_2;
     return start_divider(1, CORE_MHZ) && start_divider(2, AXI_MHZ) && start_divider(6, NPU_MHZ) &&
            start_divider(11, AXISRAM3_TO_6_MHZ) && switch_to(RCC_CFGR1_CPUSW, RCC_CFGR1_CPUSW) &&
            switch_to(RCC_CFGR1_SYSSW, RCC_CFGR1_SYSSW);
 }
 
+/* The buses' prescalers first: no bus ever runs faster than it may. */
 void clocks_start(void)
 {
+    RCC_CFGR2 = (RCC_CFGR2 & ~RCC_CFGR2_PRESCALERS) | RCC_CFGR2_HPRE_2;
     if (!run_on_hsi() || !BOARD_PLL || !start_pll1())
         return;
     if (run_on_pll())

@@ -10,4 +10,7 @@ void clocks_start(void);
 /* Of the core and so of SysTick. */
 uint32_t clocks_core_hertz(void);
 
+/* Of AHB and APB. */
+uint32_t clocks_ahb_hertz(void);
+
 #endif

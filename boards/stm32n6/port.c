@@ -4,6 +4,7 @@
 #include "app/app.h"
 #include "board.h"
 #include "clocks.h"
+#include "psram.h"
 #include "uart.h"
 #include "watchdog.h"
 
@@ -11,6 +12,7 @@ enum {
     IMAGE_BYTES = 1792 << 10,  /* AXISRAM3 to 6 */
     WORK_BYTES = 1024 << 10,   /* AXISRAM2 */
     SAMPLES_BYTES = 864 << 10, /* of AXISRAM1: a batch of 64 images of 64x64x3 and more */
+    PSRAM_BYTES = 32767 << 10, /* of 32 MiB: the last line of the cache must not be read (erratum ES0620 2.4.5) */
 };
 
 static struct app app;
@@ -24,10 +26,38 @@ static struct port_region regions[PORT_PURPOSES] = {
     [PORT_SAMPLES] = {samples, sizeof samples, 0},
 };
 
+#ifdef BOARD_VARIANT_DK
+
+static uint8_t psram[PSRAM_BYTES] __attribute__((section(".psram"), aligned(64)));
+static struct port_region large = {psram, sizeof psram, 0};
+static bool image_is_small;
+
+/* Weights are read in every forward pass: an image that fits lies in AXISRAM3 to 6, PSRAM is for larger ones and for
+ * samples. Until one is expected, PSRAM is the room that there is. */
+void port_expect_image(size_t size)
+{
+    image_is_small = size <= IMAGE_BYTES;
+}
+
+struct port_region *port_region(enum port_purpose purpose)
+{
+    bool in_psram = purpose == PORT_SAMPLES || (purpose == PORT_IMAGE && !image_is_small);
+    return psram_is_there() && in_psram ? &large : &regions[purpose];
+}
+
+#else
+
+void port_expect_image(size_t size)
+{
+    (void)size;
+}
+
 struct port_region *port_region(enum port_purpose purpose)
 {
     return &regions[purpose];
 }
+
+#endif
 
 /* No WFI: asleep, the clock would stand still, and so would what the boot ROM did not leave clocked for sleep. */
 size_t port_read(uint8_t *to, size_t max)

@@ -15,7 +15,6 @@
 
 #define RCC_SR       RCC(0x004)
 #define RCC_CFGR1    RCC(0x020)
-#define RCC_CFGR2    RCC(0x024)
 #define RCC_HSICFGR  RCC(0x048)
 #define RCC_CCIPR13  RCC(0x174)
 #define RCC_MEMENR   RCC(0x24C)
@@ -46,6 +45,7 @@ enum {
 };
 
 /* PLLs: n from 1 to 4; dividers of their outputs (ICs): n from 1 to 20 [D H]. */
+#define RCC_CFGR2       RCC(0x024)
 #define RCC_PLLCFGR1(n) RCC(0x080 + 16 * ((n) - 1))
 #define RCC_PLLCFGR2(n) RCC(0x084 + 16 * ((n) - 1)) /* fraction of the multiplier */
 #define RCC_PLLCFGR3(n) RCC(0x088 + 16 * ((n) - 1))
@@ -71,6 +71,22 @@ enum {
     RCC_ICCFGR_SEL_SHIFT = 28,     /* 0: PLL1 */
 };
 
+/* What the PSRAM on XSPI1 takes [D H Z]; bits of AHB5 are clocks and resets. */
+#define RCC_CCIPR6    RCC(0x158)
+#define RCC_AHB5ENR   RCC(0x260)
+#define RCC_AHB5RSTSR RCC(0xA20)
+#define RCC_AHB5ENSR  RCC(0xA60)
+#define RCC_AHB5RSTCR RCC(0x1220)
+
+enum {
+    RCC_CCIPR6_XSPI1SEL = 3 << 0, /* 0: AHB's clock */
+    RCC_AHB4EN_GPIOO = 1 << 14,
+    RCC_AHB4EN_GPIOP = 1 << 15,
+    RCC_AHB4EN_PWR = 1 << 18,
+    RCC_AHB5_XSPI1 = 1 << 5,
+    RCC_AHB5_XSPIM = 1 << 13,
+};
+
 /* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ------------------------------------------ */
 
 #define RAMCFG_AXISRAM_CR(n) REGISTER(0x52023000u + 0x80u * ((n) - 1)) /* n: 1 to 6 */
@@ -84,6 +100,61 @@ enum { RAMCFG_CR_SRAMSD = 1 << 20 }; /* shut down: after reset so for AXISRAM3 t
 #define GPIOE_AFRL  REGISTER(0x56021020u)
 
 enum { GPIO_MODE_ALTERNATE = 2, GPIO_PULL_UP = 1, GPIO_AF_USART1 = 7 };
+
+/* -- GPIO ports O and P: 0x56023800, 0x56023C00 [H Z]; as port E ------------------------------------------------- */
+
+#define GPIOO_MODER   REGISTER(0x56023800u)
+#define GPIOO_OSPEEDR REGISTER(0x56023808u) /* 3: the fastest */
+#define GPIOO_AFRL    REGISTER(0x56023820u)
+#define GPIOP_MODER   REGISTER(0x56023C00u)
+#define GPIOP_OSPEEDR REGISTER(0x56023C08u)
+#define GPIOP_AFRL    REGISTER(0x56023C20u)
+#define GPIOP_AFRH    REGISTER(0x56023C24u) /* pins 8 to 15 */
+
+/* -- Power: 0x56024800 [H]; bits [D H] --------------------------------------------------------------------------- */
+
+#define PWR_SVMCR3 REGISTER(0x5602483Cu)
+
+enum { PWR_SVMCR3_VDDIO2SV = 1 << 8 }; /* the supply of ports O and P is valid */
+
+/* -- XSPI1: 0x58025000 [H Z]; registers and bits [D H] ----------------------------------------------------------- */
+
+#define XSPI1_CR   REGISTER(0x58025000u)
+#define XSPI1_DCR1 REGISTER(0x58025008u)
+#define XSPI1_DCR2 REGISTER(0x5802500Cu) /* divides by so much and one */
+#define XSPI1_DCR3 REGISTER(0x58025010u)
+#define XSPI1_DCR4 REGISTER(0x58025014u) /* cycles after which NCS is released */
+#define XSPI1_SR   REGISTER(0x58025020u)
+#define XSPI1_FCR  REGISTER(0x58025024u) /* clears flags of SR */
+#define XSPI1_DLR  REGISTER(0x58025040u) /* bytes less one */
+#define XSPI1_AR   REGISTER(0x58025048u)
+#define XSPI1_DR   (*(volatile uint8_t *)0x58025050u) /* by bytes */
+#define XSPI1_CCR  REGISTER(0x58025100u)
+#define XSPI1_TCR  REGISTER(0x58025108u)
+#define XSPI1_IR   REGISTER(0x58025110u)
+#define XSPI1_WCCR REGISTER(0x58025180u) /* as the three before, for writes to the memory that is mapped */
+#define XSPI1_WTCR REGISTER(0x58025188u)
+#define XSPI1_WIR  REGISTER(0x58025190u)
+
+enum {
+    XSPI_CR_EN = 1 << 0,
+    XSPI_CR_ABORT = 1 << 1,
+    XSPI_CR_NOPREF = 1 << 25, /* [H] */
+    XSPI_CR_WRITE = 0 << 28,
+    XSPI_CR_READ = 1 << 28,
+    XSPI_CR_MAPPED = 3 << 28,
+    XSPI_DCR1_CSHT_SHIFT = 8,        /* NCS is high for so many cycles and one */
+    XSPI_DCR1_DEVSIZE_SHIFT = 16,    /* 2 to the power of so much and one, bytes */
+    XSPI_DCR1_APMEMORY_16 = 6 << 24, /* AP Memory, sixteen data lines [H] */
+    XSPI_DCR3_CSBOUND_SHIFT = 16,    /* NCS is released where 2 to the power of so much divides the address */
+    XSPI_SR_TCF = 1 << 1,            /* complete */
+    XSPI_SR_BUSY = 1 << 5,
+    XSPI_CCR_COMMAND = 0x3C04,           /* one byte on eight lines; 32 bits of address, both edges */
+    XSPI_CCR_DATA_8 = 4 << 24 | 1 << 27, /* both edges */
+    XSPI_CCR_DATA_16 = 5 << 24 | 1 << 27,
+    XSPI_CCR_DQSE = 1 << 29, /* data strobes */
+    XSPI_TCR_DHQC = 1 << 28, /* outputs a quarter of a cycle later; the number of dummy cycles is at 0 */
+};
 
 /* -- USART1: 0x52001000, interrupt 159 [H Z]; registers and bits [D H] ------------------------------------------- */
 

@@ -34,6 +34,7 @@ static bool weights_apart(void)
 
 struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
 {
+    port_expect_image(size);
     size_t room = port_region(PORT_IMAGE)->size + (weights_apart() ? port_region(PORT_WEIGHTS)->size : 0);
     app->loaded = app->loading = false;
     app->batch_size = 0;

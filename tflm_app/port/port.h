@@ -21,6 +21,9 @@ struct port_region {
 
 struct port_region *port_region(enum port_purpose purpose);
 
+/* An image of so many bytes is about to be loaded: from here on PORT_IMAGE may be another region, which suits it. */
+void port_expect_image(size_t size);
+
 /* Link. read blocks for at least one byte and returns 0 when the link is closed; write sends everything. */
 size_t port_read(uint8_t *to, size_t max);
 void port_write(const uint8_t *from, size_t size);

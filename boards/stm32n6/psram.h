@@ -1,0 +1,12 @@
+/* The 32 MiB of PSRAM on the STM32N6570-DK, at 0x90000000. */
+#ifndef PSRAM_H
+#define PSRAM_H
+
+#include <stdbool.h>
+
+/* Before the data cache is on. Where the memory does not answer or fails its check, it is as if there was none. */
+void psram_start(void);
+
+bool psram_is_there(void);
+
+#endif
