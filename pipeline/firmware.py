@@ -19,7 +19,7 @@ from pipeline import cli, stack
 from pipeline.elf import Elf
 from pipeline.stages import write
 from pipeline.targets.boards import KERNELS, ROOT, VARIANTS, build_an547, build_stm32n6
-from pipeline.targets.memory import Requirements, Shortage, board_memory, fit, place, requirements
+from pipeline.targets.memory import Requirements, Shortage, board_memory, fit, place, requirements, with_psram
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ FIRMWARE = {
     "stm32n6": Firmware(
         lambda kernels, variant: build_stm32n6(variant or VARIANTS[0], kernels),
         ROOT / "boards" / "stm32n6" / "stm32n6.ld",
-        {"work": "activations, scratch", "image": "image", "samples": "samples"},
+        {"work": "activations, scratch", "image": "image", "samples": "samples", "psram": "larger images, samples"},
         VARIANTS,
     ),
 }
@@ -151,6 +151,8 @@ def describe(board: str, kernels: str, elf: Elf, found: tuple[stack.Stack, ...])
     table = rows(elf, found, FIRMWARE[board])
     yield f"{board}, {kernels} kernels, bytes"
     for region in memories(FIRMWARE[board].script.read_text()):
+        if not table[region.name]:  # of another variant
+            continue
         used = sum(row.size for row in table[region.name] if not row.inner)
         yield f"  {region.name:<28}{region.size:>15,}   {used:,} used, {region.size - used:,} free"
         for row in table[region.name]:
@@ -162,9 +164,11 @@ def describe(board: str, kernels: str, elf: Elf, found: tuple[stack.Stack, ...])
     yield "no heap, no recursion"
 
 
-def describe_image(need: Requirements, image: DeviceImage, board: str) -> Iterator[str]:
+def describe_image(need: Requirements, image: DeviceImage, board: str, variant: str | None) -> Iterator[str]:
     """What an image takes of the board when it is loaded, in lines. Raises UserError where it does not fit."""
     memory = board_memory(board, need.kernels)
+    if variant == "dk":
+        memory = with_psram(memory, need.image)
     placed = place(need, memory)
     if isinstance(placed, Shortage):
         raise UserError(fit(need, memory))
@@ -201,7 +205,7 @@ def main(board: str, variant: str | None, kernels: str, image_file: Path | None)
             image = DeviceImage.read(image_file.read_bytes(), str(image_file))
         except OSError as error:
             raise UserError(f"{image_file} cannot be read: {error.strerror}.") from error
-        lines += describe_image(requirements(image, kernels), image, board)
+        lines += describe_image(requirements(image, kernels), image, board, variant)
     click.echo("\n".join(lines))
     write(path.with_suffix(".memory.txt"), ("\n".join(lines) + "\n").encode())
     stack.check_stacks(found)

@@ -3,16 +3,16 @@
 As stm32n6_model.py: as strict as the documentation, each rule with its source by the letters of docs/stm32n6.md.
 
 - XSPI1 and its I/O manager have clocks and resets [D H Z]. What ran before may have left XSPI1 in the middle of
-  something: it stays busy, and takes no configuration, until it is reset [I]. While it is busy nothing is written; a new
-  prescaler keeps it busy for a while [H].
+  something: it stays busy, and takes no configuration, until it is reset [I]. While it is busy nothing is written; a
+  new prescaler keeps it busy for a while [H].
 - The pins are PO0, PO2 to PO4 and PP0 to PP15, AF9, at their fastest; VDDIO2 has to be declared valid [Z H].
 - The memory runs at 50 MHz at most: beyond, pins that are not for 1.8 V make errors [P].
 - Mode registers keep what an earlier program set. They are written without latency and read after as many cycles as MR0
   says, less one, with the strobe, eight lines wide [Z B]. A read that no memory answers never completes.
 - At 0x90000000 there is nothing before memory-mapped mode. Then reads and writes are right where commands, lines,
-  edges, strobes and dummy cycles are those that the mode registers ask for (read latency by MR0, write latency by MR4, sixteen
-  lines by MR8), where the size and kind of memory are right, a burst ends with its row of 2 KiB [Z B], and NCS is
-  released every two microseconds [I]. Otherwise what is read is wrong and what is written is lost.
+  edges, strobes and dummy cycles are those that the mode registers ask for (read latency by MR0, write latency by MR4,
+  sixteen lines by MR8), where the size and kind of memory are right, a burst ends with its row of 2 KiB [Z B], and NCS
+  is released every two microseconds [I]. Otherwise what is read is wrong and what is written is lost.
 - The last kilobyte is not there: nobody may read the last line [Z: erratum ES0620 2.4.5].
 
 faults: "address 20", "data 5": a line that is stuck at 0; "mask": strobes that mask no byte.
@@ -28,6 +28,7 @@ BASE, SIZE = 0x90000000, (32 << 20) - 1024
 XSPI1_BIT, XSPIM_BIT = 5, 13  # of AHB5
 AHB4ENR, AHB5ENR, AHB5RSTR = 0x25C, 0x260, 0x220
 MHZ = 1_000_000
+WRITE_LATENCY = {0: 3, 4: 4, 2: 5, 6: 6, 1: 7}  # cycles, by the code in MR4
 COMMAND, EIGHT, SIXTEEN, STROBE = 0x3C04, 0xC << 24, 0xD << 24, 1 << 29
 
 
@@ -38,15 +39,11 @@ class Port(Device):
         """Whether all have AF9 at the fastest rate."""
         mode, speed = self.values.get(0x00, 0), self.values.get(0x08, 0)
         function = self.values.get(0x20, 0) | self.values.get(0x24, 0) << 32
-        return all(
-            (mode >> 2 * pin & 3, speed >> 2 * pin & 3, function >> 4 * pin & 15) == (2, 3, 9) for pin in pins
-        )
+        return all((mode >> 2 * pin & 3, speed >> 2 * pin & 3, function >> 4 * pin & 15) == (2, 3, 9) for pin in pins)
 
 
 class Psram:
-    """An APS256XXN as it sees commands. 7 cycles by code 4 of MR0 and code 1 of MR4, as the others."""
-
-    WRITE_LATENCY = {0: 3, 4: 4, 2: 5, 6: 6, 1: 7}
+    """An APS256XXN as it sees commands."""
 
     def __init__(self, registers: dict[int, int] | None = None):
         self.registers = {0: 0x09, 1: 0x8D, 2: 0xD7, 4: 0x40, 8: 0x01} | (registers or {})
@@ -57,7 +54,7 @@ class Psram:
 
     @property
     def write_latency(self) -> int:
-        return self.WRITE_LATENCY.get(self.registers[4] >> 5, 0)
+        return WRITE_LATENCY.get(self.registers[4] >> 5, 0)
 
     @property
     def lines(self) -> int:
@@ -107,8 +104,8 @@ class Xspi(Device):
         return (0 if kernel else self._machine.rcc.clocks.rate("ahb")) / ((self.values.get(self.DCR2, 0) & 255) + 1)
 
     @property
-    def right_for(self) -> bool:
-        """Whether the memory's kind, size, rows and rate are what it is told."""
+    def suits(self) -> bool:
+        """Whether it knows the memory's kind, size and rows, and keeps to its rates."""
         first, rows, selected = (self.values.get(at, 0) for at in (self.DCR1, self.DCR3, self.DCR4))
         return (
             first >> 24 & 7 == 6
@@ -214,7 +211,7 @@ class DkMachine(Machine):
         writes = (COMMAND | lines | STROBE, memory.write_latency - 1, 0xA0)
         wired = self.wired(16 if lines == SIXTEEN else 8)
         there = self.xspi.form(), self.xspi.form(Xspi.WCCR)
-        return wired and lines == SIXTEEN and there == (reads, writes) and self.xspi.right_for
+        return wired and lines == SIXTEEN and there == (reads, writes) and self.xspi.suits
 
     def map_psram(self) -> None:
         """As XSPI1 is now."""
@@ -252,4 +249,3 @@ class DkMachine(Machine):
         for i in range(size if self._fault else 0):
             byte = value >> 8 * i & 0xFF
             self._cells[self._cell(offset + i)] = byte & ~(1 << 5) if self._fault == "data 5" else byte
-

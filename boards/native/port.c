@@ -34,9 +34,10 @@ struct port_region *port_region(enum port_purpose purpose)
     return purpose == PORT_WEIGHTS && board.weights.base ? &board.weights : &board.memory;
 }
 
-void port_expect_image(size_t size)
+struct port_region *port_image_region(size_t size)
 {
     (void)size;
+    return port_region(PORT_IMAGE);
 }
 
 size_t port_read(uint8_t *to, size_t max)

@@ -42,9 +42,10 @@ struct port_region *port_region(enum port_purpose purpose)
     return purpose == PORT_WORK ? &board.work : &board.large;
 }
 
-void port_expect_image(size_t size)
+struct port_region *port_image_region(size_t size)
 {
     (void)size;
+    return port_region(PORT_IMAGE);
 }
 
 /* -- UART0 (CMSDK APB UART, Arm DDI 0479) ----------------------------------------------------------------------- */

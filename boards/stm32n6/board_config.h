@@ -21,6 +21,11 @@
 #define BOARD_WATCHDOG_SECONDS 120 /* for one sample's forward pass, or one update; at most 131 */
 #endif
 
+#ifndef BOARD_SMALL_IMAGE_BYTES
+#define BOARD_SMALL_IMAGE_BYTES (1792 << 10) /* so many at most lie in AXISRAM3 to 6, others in PSRAM if there is any  \
+                                              */
+#endif
+
 #define BOARD_STACK_BYTES  8192
 #define BOARD_TICK         /* SysTick extends the clock to 64 bits */
 #define BOARD_UART_IRQ     159

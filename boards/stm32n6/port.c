@@ -30,31 +30,30 @@ static struct port_region regions[PORT_PURPOSES] = {
 
 static uint8_t psram[PSRAM_BYTES] __attribute__((section(".psram"), aligned(64)));
 static struct port_region large = {psram, sizeof psram, 0};
-static bool image_is_small;
-
-/* Weights are read in every forward pass: an image that fits lies in AXISRAM3 to 6, PSRAM is for larger ones and for
- * samples. Until one is expected, PSRAM is the room that there is. */
-void port_expect_image(size_t size)
-{
-    image_is_small = size <= IMAGE_BYTES;
-}
 
 struct port_region *port_region(enum port_purpose purpose)
 {
-    bool in_psram = purpose == PORT_SAMPLES || (purpose == PORT_IMAGE && !image_is_small);
+    bool in_psram = purpose == PORT_IMAGE || purpose == PORT_SAMPLES;
     return psram_is_there() && in_psram ? &large : &regions[purpose];
+}
+
+/* Weights are read in every forward pass: what fits lies in AXISRAM3 to 6. */
+struct port_region *port_image_region(size_t size)
+{
+    return size <= BOARD_SMALL_IMAGE_BYTES ? &regions[PORT_IMAGE] : port_region(PORT_IMAGE);
 }
 
 #else
 
-void port_expect_image(size_t size)
-{
-    (void)size;
-}
-
 struct port_region *port_region(enum port_purpose purpose)
 {
     return &regions[purpose];
+}
+
+struct port_region *port_image_region(size_t size)
+{
+    (void)size;
+    return &regions[PORT_IMAGE];
 }
 
 #endif

@@ -80,6 +80,8 @@ class BoardMemory:
         if not info.regions or not info.runner.startswith("int8 "):
             return None
         board = info.board.partition("-")[0]  # stm32n6-nucleo
+        if info.board in BOARDS and info.regions == BOARDS[info.board].regions:  # with its PSRAM
+            board = info.board
         names = BOARDS[board].names if board in BOARDS else {}
         return BoardMemory(info.board, kernels, info.threads, info.regions, names)
 
@@ -88,6 +90,7 @@ class BoardMemory:
 
 
 _DDR = Region(0, 1024 * MIB)
+_PSRAM = 32767 << 10
 # Boards as they start without options; boards/BOARD/port.c has the same figures.
 BOARDS = {
     "native": BoardMemory("native", "portable", min(os.cpu_count() or 1, 64), (_DDR,) * 3, {0: "memory"}),
@@ -99,12 +102,24 @@ BOARDS = {
         (Region(0, 1792 << 10), Region(1, MIB), Region(2, 864 << 10)),
         {0: "AXISRAM3 to 6", 1: "AXISRAM2", 2: "AXISRAM1"},
     ),
+    "stm32n6-dk": BoardMemory(
+        "stm32n6-dk", "mve", 1, (Region(0, _PSRAM), Region(1, MIB), Region(0, _PSRAM)), {0: "PSRAM", 1: "AXISRAM2"}
+    ),
 }
 
 
 def board_memory(board: str, kernels: str | None = None) -> BoardMemory:
     """What a board has before it is started, with its usual kernels or these."""
     return replace(BOARDS[board], kernels=kernels or BOARDS[board].kernels)
+
+
+def with_psram(memory: BoardMemory, image: int) -> BoardMemory:
+    """What the STM32N6570-DK has for an image of so many bytes, where the other board has memory: PSRAM for samples, and
+    for images that do not fit AXISRAM3 to 6."""
+    if image > memory.regions[0].size:
+        return replace(BOARDS["stm32n6-dk"], kernels=memory.kernels)
+    regions = (*memory.regions[:2], Region(2, _PSRAM), *memory.regions[3:])
+    return replace(memory, regions=regions, names={**memory.names, 2: "PSRAM"})
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ struct port_region {
 
 struct port_region *port_region(enum port_purpose purpose);
 
-/* An image of so many bytes is about to be loaded: from here on PORT_IMAGE may be another region, which suits it. */
-void port_expect_image(size_t size);
+/* Where an image of so many bytes is to lie: PORT_IMAGE's region, or one that suits it better. */
+struct port_region *port_image_region(size_t size);
 
 /* Link. read blocks for at least one byte and returns 0 when the link is closed; write sends everything. */
 size_t port_read(uint8_t *to, size_t max);
