@@ -16,6 +16,7 @@ import tiny_run
 from click.testing import CliRunner
 from oracles import random_pixels
 from stm32n6_model import LSI, Core, Machine, ModelError, ModelLine, load_segments
+from stm32n6_psram import DkMachine
 from tiny_model import SHAPE, tiny_image
 from unicorn import UC_HOOK_CODE
 
@@ -86,6 +87,7 @@ def test_memory_table(variant):
     assert result.exit_code == 0 and "no heap, no recursion" in result.output
     for line in ("CODE ", "DATA ", "AXISRAM2 ", "AXISRAM36 ", "samples ", "image ", "app context "):
         assert line in result.output, line
+    assert ("larger images, samples" in result.output) == ("PSRAM " in result.output) == (variant == "dk")
     result = tiny_run.invoke(pipeline.firmware.main, "--board", "qemu_an547", "--variant", variant)
     assert result.exit_code == 2 and "means nothing" in result.output
 
@@ -93,7 +95,8 @@ def test_memory_table(variant):
 @pytest.mark.parametrize(("variant", "kernels"), [("nucleo", "words"), ("dk", "portable")])
 def test_training_equals_the_native_board(variant, kernels):
     firmware = build_stm32n6(variant, kernels, cpu="cortex-m33")
-    with closing(connect(firmware)) as board, closing(open_board("native", tiny_image())) as native:
+    machine = DkMachine if variant == "dk" else Machine
+    with closing(connect(firmware, machine=machine)) as board, closing(open_board("native", tiny_image())) as native:
         assert board.info.board == f"stm32n6-{variant}" and kernels in board.info.runner
         assert train(board) == train(native)
 

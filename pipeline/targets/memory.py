@@ -114,8 +114,8 @@ def board_memory(board: str, kernels: str | None = None) -> BoardMemory:
 
 
 def with_psram(memory: BoardMemory, image: int) -> BoardMemory:
-    """What the STM32N6570-DK has for an image of so many bytes, where the other board has memory: PSRAM for samples, and
-    for images that do not fit AXISRAM3 to 6."""
+    """What the STM32N6570-DK has for an image of so many bytes, where the other board has memory: PSRAM for samples,
+    and for images that do not fit AXISRAM3 to 6."""
     if image > memory.regions[0].size:
         return replace(BOARDS["stm32n6-dk"], kernels=memory.kernels)
     regions = (*memory.regions[:2], Region(2, _PSRAM), *memory.regions[3:])
