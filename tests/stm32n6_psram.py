@@ -6,7 +6,7 @@ As stm32n6_model.py: as strict as the documentation, each rule with its source b
   something: it stays busy, and takes no configuration, until it is reset [I]. While it is busy nothing is written; a
   new prescaler keeps it busy for a while [H].
 - The pins are PO0, PO2 to PO4 and PP0 to PP15, AF9, at their fastest; VDDIO2 has to be declared valid [Z H].
-- The memory runs at 50 MHz at most: beyond, pins that are not for 1.8 V make errors [P].
+- The memory is right at 50 MHz at most: beyond, pins that are not in their 1.8 V mode may make errors [P].
 - Mode registers keep what an earlier program set. They are written without latency and read after as many cycles as MR0
   says, less one, with the strobe, eight lines wide [Z B]. A read that no memory answers never completes.
 - At 0x90000000 there is nothing before memory-mapped mode. Then reads and writes are right where commands, lines,

@@ -22,8 +22,7 @@
 #endif
 
 #ifndef BOARD_SMALL_IMAGE_BYTES
-#define BOARD_SMALL_IMAGE_BYTES (1792 << 10) /* so many at most lie in AXISRAM3 to 6, others in PSRAM if there is any  \
-                                              */
+#define BOARD_SMALL_IMAGE_BYTES (1792 << 10) /* of AXISRAM3 to 6: larger images lie in PSRAM */
 #endif
 
 #define BOARD_STACK_BYTES  8192
