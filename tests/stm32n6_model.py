@@ -276,7 +276,7 @@ class Core(Device):
     SETS, WAYS = 256, 4  # 32 KiB in lines of 32 bytes
     KNOWN = (
         CSR, RVR, CVR, ICSR, VTOR, AIRCR, CCR, SHCSR, CFSR, HFSR, MMFAR, BFAR, CCSIDR, MPU_TYPE, MPU_CTRL, MPU_RNR,
-        MPU_RBAR, MPU_RLAR, DCISW, 0xD84, 0xD88, 0xDC0, 0xDD0, 0xF50,
+        MPU_RBAR, MPU_RLAR, DCISW, 0xD84, 0xD88, 0xDC0, 0xDD0, 0xF50, 0xF70,
     )  # fmt: skip
 
     def __init__(self, machine: Machine):

@@ -4,7 +4,9 @@ As stm32n6_model.py: as strict as the documentation, each rule with its source b
 
 - XSPI1 and its I/O manager have clocks and resets [D H Z]. What ran before may have left XSPI1 in the middle of
   something: it stays busy, and takes no configuration, until it is reset [I]. While it is busy nothing is written; a
-  new prescaler keeps it busy for a while [H].
+  new prescaler keeps it busy for a while [H], a transfer until its last byte was taken from the buffer [D].
+- The boot ROM leaves XSPIM with its ports exchanged; only a reset of XSPIM while XSPI1 and XSPI2 are off, or reset as
+  well, puts XSPI1 on port 1 [W]. The clock XSPIPHYCOMP runs [W].
 - The pins are PO0, PO2 to PO4 and PP0 to PP15, AF9, at their fastest; VDDIO2 has to be declared valid [Z H].
 - The memory is right at 50 MHz at most: beyond, pins that are not in their 1.8 V mode may make errors [P].
 - Mode registers keep what an earlier program set. They are written without latency and read after as many cycles as MR0
@@ -15,7 +17,7 @@ As stm32n6_model.py: as strict as the documentation, each rule with its source b
   is released every two microseconds [I]. Otherwise what is read is wrong and what is written is lost.
 - The last kilobyte is not there: nobody may read the last line [Z: erratum ES0620 2.4.5].
 
-faults: "address 20", "data 5": a line that is stuck at 0; "mask": strobes that mask no byte.
+fault: "address 20", "data 5": a line that is stuck at 0.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from pathlib import Path
 from stm32n6_model import Device, Machine
 
 BASE, SIZE = 0x90000000, (32 << 20) - 1024
-XSPI1_BIT, XSPIM_BIT = 5, 13  # of AHB5
-AHB4ENR, AHB5ENR, AHB5RSTR = 0x25C, 0x260, 0x220
+XSPI1_BIT, XSPI2_BIT, XSPIM_BIT = 5, 12, 13  # of AHB5
+MISCENR, AHB4ENR, AHB5ENR, AHB5RSTR = 0x248, 0x25C, 0x260, 0x220
 MHZ = 1_000_000
 WRITE_LATENCY = {0: 3, 4: 4, 2: 5, 6: 6, 1: 7}  # cycles, by the code in MR4
 COMMAND, EIGHT, SIXTEEN, STROBE = 0x3C04, 0xC << 24, 0xD << 24, 1 << 29
@@ -117,11 +119,13 @@ class Xspi(Device):
 
     def read(self, offset):
         if offset == self.SR:
-            busy = self._busy > 0
+            busy = self._busy > 0 or bool(self._fifo)
             self._busy -= 1 if 0 < self._busy < float("inf") else 0
             return busy << 5 | bool(self._fifo) << 2 | self._complete << 1
         if offset == self.DR:
-            return self._fifo.pop(0) if self._fifo else 0
+            value = self._fifo.pop(0) if self._fifo else 0
+            self._complete = self._complete or not self._fifo
+            return value
         return super().read(offset)
 
     def write(self, offset, value):
@@ -131,7 +135,7 @@ class Xspi(Device):
         if offset == self.CR and value & 2 and self._busy < float("inf"):
             self._busy = 0  # abort
             value &= ~2
-        if self._busy and offset != self.DR:
+        if (self._busy or self._fifo) and offset != self.DR:
             return
         if offset != self.DR:
             super().write(offset, value)
@@ -150,7 +154,7 @@ class Xspi(Device):
             self._busy = 1 << 40  # until it is aborted
         else:
             fast = self.hertz > 50 * MHZ
-            self._fifo, self._complete = [byte ^ 0x10 * fast for byte in data], True
+            self._fifo = [byte ^ 0x10 * fast for byte in data]
 
     def _send(self, value: int) -> None:
         self._fifo.append(value)
@@ -176,6 +180,7 @@ class DkMachine(Machine):
         self.psram = Psram(registers)
         self.mapped_as = "nothing"
         self._cells: dict[int, int] = {}  # of a memory with a fault
+        self._exchanged = True  # ports of XSPIM
         super().__init__(firmware, **options)
 
     def more_devices(self) -> list[Device]:
@@ -192,7 +197,8 @@ class DkMachine(Machine):
     def wired(self, lines: int) -> bool:
         """Whether the memory is reached over so many data lines."""
         strobes = (2,) if lines == 8 else (2, 3)
-        managed = self.rcc.values.get(AHB5ENR, 0) >> XSPIM_BIT & 1
+        managed = self.rcc.values.get(AHB5ENR, 0) >> XSPIM_BIT & 1 and not self._exchanged
+        managed = managed and self.rcc.values.get(MISCENR, 0) >> 3 & 1
         supplied = self._power.values.get(0x3C, 0) >> 8 & 1
         pins = self._port_o.connected((0, 4, *strobes)) and self._port_p.connected(range(lines))
         return bool(self._there and managed and supplied and pins)
@@ -201,8 +207,11 @@ class DkMachine(Machine):
 
     def map_memories(self) -> None:
         super().map_memories()
-        if self.rcc.values.get(AHB5RSTR, 0) >> XSPI1_BIT & 1:
+        reset = self.rcc.values.get(AHB5RSTR, 0)
+        if reset >> XSPI1_BIT & 1:
             self.xspi.reset()
+        if reset >> XSPIM_BIT & 1 and reset >> XSPI1_BIT & 1 and reset >> XSPI2_BIT & 1:
+            self._exchanged = False
         self.map_psram()
 
     def _right(self) -> bool:
@@ -244,8 +253,6 @@ class DkMachine(Machine):
         return sum(self._cells.get(self._cell(offset + i), 0) << 8 * i for i in range(size))
 
     def _wrong_write(self, _uc, offset: int, size: int, value: int, _data) -> None:
-        if self._fault == "mask":
-            offset, size, value = offset & ~3, 4, value * (0x01010101 if size == 1 else 1)
         for i in range(size if self._fault else 0):
             byte = value >> 8 * i & 0xFF
             self._cells[self._cell(offset + i)] = byte & ~(1 << 5) if self._fault == "data 5" else byte

@@ -114,10 +114,10 @@ void board_start(void)
     clocks_start();
     start_clock();
     power_memories();
+    start_caches();
 #ifdef BOARD_VARIANT_DK
     psram_start();
 #endif
-    start_caches();
     /* A core that a debugger holds is not reset. */
     RCC_MISCENSR = RCC_MISCEN_DBG;
     DBGMCU_APB4FZ1 |= DBGMCU_APB4FZ1_IWDG;

@@ -55,14 +55,16 @@ static void connect(void)
     GPIOP_MODER = 0xAAAAAAAA;
 }
 
-/* After its reset XSPIM connects XSPI1 with port 1, which are these pins. */
+/* XSPIM connects XSPI1 with port 1, which are these pins, after its reset: the boot ROM leaves the ports exchanged, and
+ * nothing changes that while XSPI1 or XSPI2 is on. */
 static bool start_xspi(void)
 {
     RCC_CCIPR6 &= ~RCC_CCIPR6_XSPI1SEL; /* AHB's clock */
+    RCC_MISCENSR = RCC_MISCEN_XSPIPHYCOMP;
     RCC_AHB5ENSR = RCC_AHB5_XSPI1 | RCC_AHB5_XSPIM;
     (void)RCC_AHB5ENR;
-    RCC_AHB5RSTSR = RCC_AHB5_XSPI1 | RCC_AHB5_XSPIM;
-    RCC_AHB5RSTCR = RCC_AHB5_XSPI1 | RCC_AHB5_XSPIM;
+    RCC_AHB5RSTSR = RCC_AHB5_XSPI1 | RCC_AHB5_XSPI2 | RCC_AHB5_XSPIM;
+    RCC_AHB5RSTCR = RCC_AHB5_XSPI1 | RCC_AHB5_XSPI2 | RCC_AHB5_XSPIM;
     (void)RCC_AHB5ENR;
 
     XSPI1_DCR1 = XSPI_DCR1_APMEMORY_16 | 24 << XSPI_DCR1_DEVSIZE_SHIFT | (DESELECTED - 1) << XSPI_DCR1_CSHT_SHIFT;
@@ -86,30 +88,35 @@ static void begin(uint32_t mode, uint32_t format, uint32_t dummy, uint32_t comma
     XSPI1_AR = address;
 }
 
-static bool is_complete(void)
+/* XSPI1 is busy until the last byte was taken from its buffer. */
+static bool has_ended(void)
 {
     bool complete = wait_for(&XSPI1_SR, XSPI_SR_TCF, XSPI_SR_TCF);
     XSPI1_FCR = XSPI_SR_TCF;
     if (!complete)
         XSPI1_CR |= XSPI_CR_ABORT;
-    return complete && wait_for(&XSPI1_SR, XSPI_SR_BUSY, 0);
+    return wait_for(&XSPI1_SR, XSPI_SR_BUSY, 0) && complete;
 }
 
-/* Registers are read with the data strobe: where no memory drives it, nothing completes, and a limit ends the wait. A
- * memory that is mapped would stop the bus instead. */
+/* With the data strobe: where no memory drives it nothing arrives, and a limit ends the wait. A memory that is mapped
+ * would stop the bus instead. */
+static bool read_register(uint32_t address, uint8_t *value)
+{
+    begin(XSPI_CR_READ, XSPI_CCR_DQSE, DUMMY, READ_REGISTER, address);
+    if (wait_for(&XSPI1_SR, XSPI_SR_FTF, XSPI_SR_FTF))
+        *value = XSPI1_DR;
+    if (wait_for(&XSPI1_SR, XSPI_SR_FTF, XSPI_SR_FTF))
+        (void)XSPI1_DR; /* the next register's */
+    return has_ended();
+}
+
 static bool set_register(uint32_t address, uint8_t value)
 {
     begin(XSPI_CR_WRITE, 0, 0, WRITE_REGISTER, address);
     XSPI1_DR = value;
     XSPI1_DR = 0; /* ignored */
-    if (!is_complete())
-        return false;
-    begin(XSPI_CR_READ, XSPI_CCR_DQSE, DUMMY, READ_REGISTER, address);
-    if (!is_complete())
-        return false;
-    uint8_t got = XSPI1_DR;
-    (void)XSPI1_DR; /* that of the next register */
-    return got == value;
+    uint8_t got = 0;
+    return has_ended() && read_register(address, &got) && got == value;
 }
 
 /* Without prefetch, which would run ahead into the last bytes of the memory. */
@@ -131,6 +138,26 @@ static volatile uint32_t *word_at(uint32_t offset)
     return (volatile uint32_t *)(psram_base + offset);
 }
 
+/* The line of a word leaves the cache, to the memory if it was written: what is compared has been there. */
+static void forget_line(uint32_t offset)
+{
+    __asm volatile("dsb" ::: "memory");
+    SCB_DCCIMVAC = (uint32_t)(psram_base + offset);
+    __asm volatile("dsb" ::: "memory");
+}
+
+static void write_word(uint32_t offset, uint32_t value)
+{
+    *word_at(offset) = value;
+    forget_line(offset);
+}
+
+static uint32_t read_word(uint32_t offset)
+{
+    forget_line(offset);
+    return *word_at(offset);
+}
+
 static uint32_t pattern(uint32_t offset, uint32_t flip)
 {
     return (offset + 1) * 0x9E3779B1u ^ flip; /* 2^32 over the golden ratio: far apart for every offset */
@@ -138,28 +165,17 @@ static uint32_t pattern(uint32_t offset, uint32_t flip)
 
 /* Words at all powers of two and at the end: an address line that is stuck or tied to another makes two of them one,
  * and every data line is seen at 0 and at 1. */
-static bool words_differ(uint32_t flip)
+static bool keeps_words(uint32_t flip)
 {
     uint32_t last = (uint32_t)(psram_end - psram_base) - 4;
-    *word_at(0) = pattern(0, flip);
+    write_word(0, pattern(0, flip));
     for (uint32_t at = 4; at < last; at *= 2)
-        *word_at(at) = pattern(at, flip);
-    *word_at(last) = pattern(last, flip);
-    __asm volatile("dsb" ::: "memory");
-    bool right = *word_at(0) == pattern(0, flip) && *word_at(last) == pattern(last, flip);
+        write_word(at, pattern(at, flip));
+    write_word(last, pattern(last, flip));
+    bool right = read_word(0) == pattern(0, flip) && read_word(last) == pattern(last, flip);
     for (uint32_t at = 4; at < last; at *= 2)
-        right = right && *word_at(at) == pattern(at, flip);
+        right = right && read_word(at) == pattern(at, flip);
     return right;
-}
-
-/* A byte is written without its neighbours: the strobes mask them. */
-static bool bytes_differ(void)
-{
-    *word_at(0) = 0;
-    for (uint32_t i = 0; i < 4; i++)
-        ((volatile uint8_t *)psram_base)[i] = (uint8_t)(0xA1 + i);
-    __asm volatile("dsb" ::: "memory");
-    return *word_at(0) == 0xA4A3A2A1;
 }
 
 void psram_start(void)
@@ -169,9 +185,7 @@ void psram_start(void)
         !set_register(MR8, MR8_VALUE))
         return;
     map_memory();
-    there = words_differ(0) && words_differ(0xFFFFFFFF) && bytes_differ();
-    if (there) {
-        mpu_set_region(MPU_REGION, (uintptr_t)psram_base, (uintptr_t)psram_end, MPU_READ_WRITE, false);
-        mpu_enable();
-    }
+    mpu_set_region(MPU_REGION, (uintptr_t)psram_base, (uintptr_t)psram_end, MPU_READ_WRITE, false);
+    mpu_enable();
+    there = keeps_words(0) && keeps_words(0xFFFFFFFF);
 }

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* Before the data cache is on. Where the memory does not answer or fails its check, it is as if there was none. */
+/* Where the memory does not answer or fails its check, it is as if there was none. */
 void psram_start(void);
 
 bool psram_is_there(void);

@@ -80,10 +80,12 @@ enum {
 
 enum {
     RCC_CCIPR6_XSPI1SEL = 3 << 0, /* 0: AHB's clock */
+    RCC_MISCEN_XSPIPHYCOMP = 1 << 3,
     RCC_AHB4EN_GPIOO = 1 << 14,
     RCC_AHB4EN_GPIOP = 1 << 15,
     RCC_AHB4EN_PWR = 1 << 18,
     RCC_AHB5_XSPI1 = 1 << 5,
+    RCC_AHB5_XSPI2 = 1 << 12,
     RCC_AHB5_XSPIM = 1 << 13,
 };
 
@@ -148,6 +150,7 @@ enum {
     XSPI_DCR1_APMEMORY_16 = 6 << 24, /* AP Memory, sixteen data lines [H] */
     XSPI_DCR3_CSBOUND_SHIFT = 16,    /* NCS is released where 2 to the power of so much divides the address */
     XSPI_SR_TCF = 1 << 1,            /* complete */
+    XSPI_SR_FTF = 1 << 2,            /* there is a byte to take */
     XSPI_SR_BUSY = 1 << 5,
     XSPI_CCR_COMMAND = 0x3C04,           /* one byte on eight lines; 32 bits of address, both edges */
     XSPI_CCR_DATA_8 = 4 << 24 | 1 << 27, /* both edges */
@@ -222,6 +225,7 @@ enum { DBGMCU_APB4FZ1_IWDG = 1 << 18 }; /* the watchdog stands still while a deb
 #define SAU_CTRL       REGISTER(0xE000EDD0u)
 #define SCB_ICIALLU    REGISTER(0xE000EF50u)
 #define SCB_DCISW      REGISTER(0xE000EF60u)
+#define SCB_DCCIMVAC   REGISTER(0xE000EF70u)
 #define MEMSYSCTL_MSCR REGISTER(0xE001E000u)
 
 enum {
