@@ -22,7 +22,7 @@ from pipeline.elf import Elf
 from pipeline.npu_firmware import NpuSources
 from pipeline.stages import write
 from pipeline.targets.boards import KERNELS, ROOT, VARIANTS, build_an547, build_stm32n6
-from pipeline.targets.memory import Requirements, Shortage, board_memory, fit, place, requirements
+from pipeline.targets.memory import Requirements, Shortage, board_memory, fit, place, requirements, with_psram
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ FIRMWARE = {
     "stm32n6": Firmware(
         lambda kernels, variant: build_stm32n6(variant or VARIANTS[0], kernels),
         ROOT / "boards" / "stm32n6" / "stm32n6.ld",
-        {"work": "activations, scratch", "image": "image", "samples": "samples"},
+        {"work": "activations, scratch", "image": "image", "samples": "samples", "psram": "larger images, samples"},
         VARIANTS,
     ),
 }
@@ -156,7 +156,7 @@ def describe(title: str, elf: Elf, found: tuple[stack.Stack, ...], board: Firmwa
     table = rows(elf, found, board)
     yield f"{title}, bytes"
     for region in memories(board.script.read_text()):
-        if not table[region.name]:
+        if not table[region.name]:  # of another variant, or the network's
             continue
         used = sum(row.size for row in table[region.name] if not row.inner)
         yield f"  {region.name:<28}{region.size:>15,}   {used:,} used, {region.size - used:,} free"
@@ -170,9 +170,10 @@ def describe(title: str, elf: Elf, found: tuple[stack.Stack, ...], board: Firmwa
         yield "no heap, no recursion"
 
 
-def npu_firmware_of(sources: NpuSources) -> tuple[Firmware, Compiled]:
+def npu_firmware_of(sources: NpuSources, variant: str | None) -> tuple[Firmware, Compiled]:
     """How a firmware with the NPU's runner is made, and the network in it."""
-    compiled = npu_firmware.read(sources, [(m.name, m.origin, m.size) for m in memories(NPU_SCRIPT.read_text())])
+    there = [m for m in memories(NPU_SCRIPT.read_text()) if variant == "dk" or m.name != "PSRAM"]
+    compiled = npu_firmware.read(sources, [(m.name, m.origin, m.size) for m in there])
 
     def build(kernels: str, variant: str | None) -> Path:
         return npu_firmware.build(sources, compiled, variant or VARIANTS[0], kernels)
@@ -188,9 +189,11 @@ def bounded_stacks(elf: Elf) -> tuple[tuple[stack.Stack, ...], str]:
         return (), f"the stacks have no known bound, since ST's runtime is in it: {error}"
 
 
-def describe_image(need: Requirements, image: DeviceImage, board: str) -> Iterator[str]:
+def describe_image(need: Requirements, image: DeviceImage, board: str, variant: str | None) -> Iterator[str]:
     """What an image takes of the board when it is loaded, in lines. Raises UserError where it does not fit."""
     memory = board_memory(board, need.kernels)
+    if variant == "dk":
+        memory = with_psram(memory, need.image)
     placed = place(need, memory)
     if isinstance(placed, Shortage):
         raise UserError(fit(need, memory))
@@ -230,7 +233,7 @@ def main(
         raise click.UsageError(f"--variant {variant} means nothing to --board {board}.")
     _refuse_stray_options(board, image_file, npu, st_npu, st_npu_library)
     if npu is not None and st_npu is not None:
-        firmware, network = npu_firmware_of(NpuSources(npu, st_npu, st_npu_library))
+        firmware, network = npu_firmware_of(NpuSources(npu, st_npu, st_npu_library), variant)
     path = firmware.build(kernels, variant)
     elf = Elf(path)
     stack.check_no_heap(elf)
@@ -246,7 +249,7 @@ def main(
             image = DeviceImage.read(image_file.read_bytes(), str(image_file))
         except OSError as error:
             raise UserError(f"{image_file} cannot be read: {error.strerror}.") from error
-        lines += describe_image(requirements(image, kernels), image, board)
+        lines += describe_image(requirements(image, kernels), image, board, variant)
     click.echo("\n".join(lines))
     write(path.with_suffix(".memory.txt"), ("\n".join(lines) + "\n").encode())
     stack.check_stacks(found)

@@ -10,6 +10,7 @@ from documentation like the firmware itself; that both agree proves the firmware
 - USART1 reaches the host only with its clock, UE and TE or RE, PE5 or PE6 in mode "alternate function" with AF7, and a
   rate within 3.5 % of the host's, computed from BRR, PRESC and the kernel clock that CCIPR13 selects. Otherwise bytes
   are lost, or arrive as a receiver at another rate would sample them. BRR, CR2, PRESC, FIFOEN are fixed with UE set.
+- Clocks: stm32n6_clocks.py. SysTick and USART1 run at the rates that the tree gives.
 - The chip starts as a boot ROM might leave it: core and buses on a PLL, HSI divided by 2, HSI not selected by anything,
   an interrupt enabled that nobody handles, MPU on, MSP somewhere else. [I: nobody documents that state]
 - The data cache must not be enabled before every line was invalidated [A].
@@ -17,9 +18,9 @@ from documentation like the firmware itself; that both agree proves the firmware
   HardFault, lock-up [A]. MPU: by region for what faults, by the kilobyte for what does not.
 - The independent watchdog counts LSI / 1024 down, interrupts (18), resets.
 
-Time is this machine's, at most 0.1 s at once; the host's bytes wait until the receiver has room: overruns do not happen
-here. There are no caches: a missing clean goes unnoticed (but see stm32n6_npu.py). Registers that the firmware does not
-need are not there: touching one is an error of the test.
+Time is this machine's, at most 10 ms at once: less than SysTick takes for a round. The host's bytes wait until the
+receiver has room: overruns do not happen here. There are no caches: a missing clean goes unnoticed (but see
+stm32n6_npu.py). Registers that the firmware does not need are not there: touching one is an error of the test.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from stm32n6_clocks import BOOT_ROM, CFGR1, SR, ClockError, ClockTree
 from unicorn import UC_ARCH_ARM, UC_MODE_MCLASS, UC_MODE_THUMB, Uc, UcError
 from unicorn import arm_const as arm
 from unicorn import unicorn_const as ucc
 
 from pipeline.targets.transports import SerialLine
 
-HSI, LSI, BOOT_ROM_PLL = 64_000_000, 32_000, 400_000_000
+LSI = 32_000
 MAIN_STACK, PROCESS_STACK, HANDLER = 0xFFFFFFF9, 0xFFFFFFFD, 0xFFFFFFF1  # EXC_RETURN
 HARD, MEMORY, BUS, USAGE = 3, 4, 5, 6
 SYSTICK, FIRST_INTERRUPT = 15, 16
 USART1_IRQ, WATCHDOG_IRQ = 159, 18
 PAGE = 0x400
-SLICE = 20_000  # us that the core runs before interrupts are looked at again
+SLICE = 10_000  # us that the core runs before interrupts are looked at again
 
 RAM = {1: (0x34000000, 0x100000), 2: (0x34100000, 0x100000)} | {
     n: (0x34200000 + 0x70000 * (n - 3), 0x70000) for n in (3, 4, 5, 6)
@@ -70,7 +72,9 @@ class LockedUp(Exception):
 
 
 class Device:
-    """Registers that keep what is written, where the clock allows."""
+    """Registers that keep what is written, where the clock allows. All are read and written as words but some."""
+
+    byte_registers: frozenset[int] = frozenset()
 
     def __init__(self, base: int, size: int, clocked: Callable[[], object] = lambda: True, reset: dict | None = None):
         self.base, self.size, self.clocked = base, size, clocked
@@ -86,51 +90,46 @@ class Device:
 class Rcc(Device):
     """+0x800: sets bits of the register 0x800 below; +0x1000: clears them [D H]."""
 
-    CFGR1, HSICFGR, CCIPR13, MISCENR, MEMENR = 0x20, 0x48, 0x174, 0x248, 0x24C
+    CCIPR13, MISCENR, MEMENR = 0x174, 0x248, 0x24C
     AHB5RSTR = 0x220
     AHB2ENR, AHB3ENR, AHB4ENR, AHB5ENR, APB2ENR = 0x254, 0x258, 0x25C, 0x260, 0x26C
 
-    def __init__(self, machine: Machine):
-        running = {0: 0, self.CFGR1: 3 << 16 | 3 << 24, self.HSICFGR: 1 << 7, self.MEMENR: 0x1380}
-        super().__init__(0x56028000, 0x2000, reset=running)
+    def __init__(self, machine: Machine, clocks: Mapping[int, int], pll_locks: bool):
+        super().__init__(0x56028000, 0x2000, reset={**BOOT_ROM, self.MEMENR: 0x1380, **clocks})
         self._machine = machine
+        self.clocks = ClockTree(self.values, locks=pll_locks)
 
     def read(self, offset):
-        if offset == 0x04:  # ready as soon as on
-            return self.values[0]
-        if offset == self.CFGR1:
-            selected = self.values[offset] & (3 << 16 | 3 << 24)
-            return self.values[offset] | selected << 4
+        if offset in (SR, CFGR1):
+            return self._ask(self.clocks.status if offset == SR else self.clocks.switches)
         return 0 if offset >= 0x800 else super().read(offset)
 
     def write(self, offset, value):
         register = offset & 0x7FF
         old = self.values.get(register, 0)
         value = (value, old | value, old & ~value)[offset >> 11]
-        if register == self.CFGR1:
-            value &= 3 << 16 | 3 << 24 | 1
-            if (value >> 16 & 3) in (0, 1) and not self.values[0] & 1 << 3:
-                value = old  # no switch to an oscillator that does not run
-        self.values[register] = value
+        self.values[register] = self._ask(self.clocks.before, register, value)
+        self._ask(self.clocks.check)
         self._machine.map_memories()
+
+    def _ask(self, question: Callable, *arguments: int) -> int:
+        try:
+            return question(*arguments)
+        except ClockError as e:
+            raise ModelError(str(e)) from e
 
     def bit(self, register: int, bit: int) -> Callable[[], int]:
         return lambda: self.values.get(register, 0) >> bit & 1
 
     @property
-    def hsi(self) -> int:
-        return HSI >> (self.values[self.HSICFGR] >> 7 & 3) if self.values[0] & 1 << 3 else 0
-
-    @property
     def core(self) -> int:
-        return self.hsi if self.values[self.CFGR1] >> 16 & 3 == 0 else BOOT_ROM_PLL
+        return self.clocks.rate("core")
 
     @property
     def usart1(self) -> int:
-        """Kernel clock: 0 is PCLK2, of buses at half of SYSCLK; 6 is HSI [D]; the others are not known here."""
+        """Kernel clock: 0 is PCLK2, 6 is HSI [D]; the others are not known here."""
         select = self.values.get(self.CCIPR13, 0) & 7
-        system = self.hsi if self.values[self.CFGR1] >> 24 & 3 == 0 else BOOT_ROM_PLL
-        return {0: system // 2, 6: self.hsi}.get(select, 0)
+        return {0: self.clocks.rate("apb2"), 6: self.clocks.hsi}.get(select, 0)
 
 
 class Ramcfg(Device):
@@ -362,7 +361,8 @@ class Machine:
     """A chip in development mode with a firmware in its RAM, started by a debugger.
 
     tamper: what becomes of a value that the firmware writes to an address; None: the write never happens. So a test
-    leaves a step of the firmware out.
+    leaves a step of the firmware out. clocks: registers of RCC that the boot ROM left otherwise than BOOT_ROM says.
+    pll_locks: whether PLLs that are turned on ever lock.
     """
 
     def __init__(
@@ -371,6 +371,8 @@ class Machine:
         *,
         host_baud: int = 921_600,
         tamper: Mapping[int, Callable[[int], int | None]] | None = None,
+        clocks: Mapping[int, int] | None = None,
+        pll_locks: bool = True,
     ):
         self.uc = Uc(UC_ARCH_ARM, UC_MODE_THUMB | UC_MODE_MCLASS)
         self.uc.ctl_set_cpu_model(arm.UC_CPU_ARM_CORTEX_M33)
@@ -392,7 +394,7 @@ class Machine:
         self._random = random.Random(1)
 
         self._mapped: set[int] = set()
-        self.rcc = Rcc(self)
+        self.rcc = Rcc(self, clocks or {}, pll_locks)
         self.ramcfg = Ramcfg(self, self.rcc)
         self.gpioe = Gpio(self.rcc)
         self.usart = Usart(self.rcc, self.gpioe, host_baud)
@@ -472,22 +474,22 @@ class Machine:
             self.uc.emu_stop()
 
     def _target(self) -> int | None:
-        """The address that the load or store of a word at PC goes to [A, chapter C2]; None for other instructions."""
+        """The address that the load or store of a word or byte at PC goes to [A, chapter C2]; None for others."""
         first, second = struct.unpack("<HH", self.uc.mem_read(self.uc.reg_read(arm.UC_ARM_REG_PC), 4))
 
         def register(number: int) -> int:
             return self.uc.reg_read(arm.UC_ARM_REG_R0 + number) if number < 13 else 0
 
-        if first & 0xF000 == 0x6000:  # base and five bits
-            return register(first >> 3 & 7) + (first >> 6 & 31) * 4
-        if first & 0xF600 == 0x5000:  # base and register
+        if first & 0xE000 == 0x6000:  # base and five bits
+            return register(first >> 3 & 7) + (first >> 6 & 31) * (1 if first & 0x1000 else 4)
+        if first & 0xF200 == 0x5000:  # base and register
             return register(first >> 3 & 7) + register(first >> 6 & 7) & 0xFFFFFFFF
         base = register(first & 15)
-        if first & 0xFFE0 == 0xF8C0:  # base and twelve bits
+        if first & 0xFFA0 == 0xF880:  # base and twelve bits
             return base + (second & 0xFFF)
-        if first & 0xFFE0 == 0xF840 and not second & 0x800:  # base and shifted register
+        if first & 0xFFA0 == 0xF800 and not second & 0x800:  # base and shifted register
             return base + (register(second & 15) << (second >> 4 & 3)) & 0xFFFFFFFF
-        if first & 0xFFE0 == 0xF840:  # eight bits: before or after, up or down
+        if first & 0xFFA0 == 0xF800:  # eight bits: before or after, up or down
             offset = second & 0xFF if second & 0x200 else -(second & 0xFF)
             return base + (offset if second & 0x400 else 0)
         return None
@@ -498,7 +500,7 @@ class Machine:
             return value
         try:
             device = self._device(address)
-            if size != 4:
+            if size != (1 if address - device.base in device.byte_registers else 4):
                 raise ModelError(f"a read of {size} bytes at 0x{address:08x}")
             value = device.read(address - device.base) if device.clocked() else 0
         except ModelError as e:
@@ -513,7 +515,7 @@ class Machine:
             return
         try:
             device = self._device(address)
-            if size != 4:
+            if size != (1 if address - device.base in device.byte_registers else 4):
                 raise ModelError(f"a write of {size} bytes at 0x{address:08x}")
             kept = self._tamper[address](value) if address in self._tamper else value
             if kept is not None and device.clocked():
@@ -550,7 +552,7 @@ class Machine:
 
     def _pass_time(self) -> None:
         clock = time.perf_counter()
-        passed, self._clock = min(clock - self._clock, 0.1), clock
+        passed, self._clock = min(clock - self._clock, 0.01), clock
         self.now += passed
         self.core.advance(passed, self.rcc.core)
         if self.watchdog.left <= 0:

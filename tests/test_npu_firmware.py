@@ -84,9 +84,16 @@ def test_a_network_in_the_firmwares_memory_is_refused(tmp_path, runtime):
 
 @pytest.mark.parametrize("address", [0x71000000, 0x90000000, 0x343C0000, 0x343BFFF0], ids=hex)
 def test_a_network_where_no_memory_is_is_refused(tmp_path, runtime, address):
-    """Flash; PSRAM, which this firmware does not start; the memory of the NPU's cache."""
+    """Flash; PSRAM, which only the DK has; the memory of the NPU's cache."""
     network = write(tmp_path / "compiled", weights_address=address)
     says(firmware(network, runtime), "where this board has no memory for it (AXISRAM2, AXISRAM36)")
+
+
+@needs_gcc
+def test_weights_may_lie_in_the_psram_of_the_dk(tmp_path, runtime):
+    network = write(tmp_path / "compiled", weights_address=0x90000000)
+    result = firmware(network, runtime, "--variant", "dk")
+    assert result.exit_code == 0 and "0x90000000" in result.output, result.output
 
 
 def test_weights_in_several_pools_are_refused(tmp_path, runtime):

@@ -34,6 +34,12 @@ struct port_region *port_region(enum port_purpose purpose)
     return purpose == PORT_WEIGHTS && board.weights.base ? &board.weights : &board.memory;
 }
 
+struct port_region *port_image_region(size_t size)
+{
+    (void)size;
+    return port_region(PORT_IMAGE);
+}
+
 size_t port_read(uint8_t *to, size_t max)
 {
     ssize_t got;
@@ -66,6 +72,11 @@ uint64_t port_now(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * BOARD_TICKS_PER_SECOND + (uint64_t)now.tv_nsec;
+}
+
+uint32_t port_ticks_per_second(void)
+{
+    return BOARD_TICKS_PER_SECOND;
 }
 
 void port_alive(void)

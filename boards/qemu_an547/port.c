@@ -42,6 +42,12 @@ struct port_region *port_region(enum port_purpose purpose)
     return purpose == PORT_WORK ? &board.work : &board.large;
 }
 
+struct port_region *port_image_region(size_t size)
+{
+    (void)size;
+    return port_region(PORT_IMAGE);
+}
+
 /* -- UART0 (CMSDK APB UART, Arm DDI 0479) ----------------------------------------------------------------------- */
 
 #define UART_DATA       REGISTER(0x59303000)
@@ -142,6 +148,11 @@ void port_parallel(void (*fn)(void *context, unsigned worker), void *context)
 uint64_t port_now(void)
 {
     return counter_now();
+}
+
+uint32_t port_ticks_per_second(void)
+{
+    return BOARD_TICKS_PER_SECOND;
 }
 
 void port_alive(void)

@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "board_config.h"
+#include "clocks.h"
 #include "fault.h"
 #include "npu.h"
+#include "psram.h"
 #include "registers.h"
 #include "uart.h"
 
@@ -31,21 +33,7 @@ void board_protect_memory(void)
     mpu_enable();
 }
 
-/* -- Clocks ------------------------------------------------------------------------------------------------------ */
-
-/* 64 MHz from the internal oscillator for core, buses and USART1, whatever the boot ROM left: no PLL, no change of the
- * core's voltage, nothing that a board could lack. */
-static void start_clocks(void)
-{
-    RCC_CSR = RCC_HSION;
-    while (!(RCC_SR & RCC_HSION))
-        continue;
-    const uint32_t switches = RCC_CFGR1_CPUSW | RCC_CFGR1_SYSSW;
-    RCC_CFGR1 &= ~switches;
-    while (RCC_CFGR1 & switches << RCC_CFGR1_STATUS_SHIFT)
-        continue;
-    RCC_HSICFGR &= ~RCC_HSICFGR_HSIDIV; /* now that no PLL of it is in use */
-}
+/* -- The board's clock ------------------------------------------------------------------------------------------- */
 
 /* SysTick counts down 24 bits of the core's clock; how often it went through them is counted here. */
 static volatile uint32_t clock_rounds;
@@ -124,10 +112,13 @@ static void start_caches(void)
 void board_start(void)
 {
     SAU_CTRL = 0; /* all memory is secure */
-    start_clocks();
+    clocks_start();
     start_clock();
     power_memories();
     start_caches();
+#ifdef BOARD_VARIANT_DK
+    psram_start();
+#endif
 #ifdef BOARD_NPU_IRQ
     npu_start();
 #endif

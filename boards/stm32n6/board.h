@@ -1,4 +1,4 @@
-/* The machine: an STM32N657 on HSI. */
+/* The machine: an STM32N657. */
 #ifndef BOARD_H
 #define BOARD_H
 

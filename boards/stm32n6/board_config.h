@@ -8,11 +8,10 @@
 #define BOARD_NAME "stm32n6-nucleo" /* NUCLEO-N657X0-Q */
 #endif
 
-#define BOARD_MAX_PAYLOAD      1024
-#define BOARD_MAX_BATCH        256 /* slots: as many as one frame holds */
-#define BOARD_MAX_WORKERS      1
-#define BOARD_HSI_HZ           64000000
-#define BOARD_TICKS_PER_SECOND BOARD_HSI_HZ /* SysTick, at the core's clock */
+#define BOARD_MAX_PAYLOAD 1024
+#define BOARD_MAX_BATCH   256 /* slots: as many as one frame holds */
+#define BOARD_MAX_WORKERS 1
+#define BOARD_HSI_HZ      64000000
 
 #ifndef BOARD_BAUD
 #define BOARD_BAUD 921600
@@ -20,6 +19,10 @@
 
 #ifndef BOARD_WATCHDOG_SECONDS
 #define BOARD_WATCHDOG_SECONDS 120 /* for one sample's forward pass, or one update; at most 131: the host waits 140 */
+#endif
+
+#ifndef BOARD_SMALL_IMAGE_BYTES
+#define BOARD_SMALL_IMAGE_BYTES (1792 << 10) /* of AXISRAM3 to 6: larger images lie in PSRAM */
 #endif
 
 #define BOARD_STACK_BYTES  8192

@@ -4,6 +4,8 @@
 
 #include "app/app.h"
 #include "board.h"
+#include "clocks.h"
+#include "psram.h"
 #include "uart.h"
 #include "watchdog.h"
 
@@ -20,9 +22,20 @@ static uint8_t memory[MEMORY_BYTES] __attribute__((section(".samples"), aligned(
 static struct port_region shared = {memory, sizeof memory, 0};
 static struct port_region weights = {(uint8_t *)BOARD_WEIGHTS_ADDRESS, BOARD_WEIGHTS_BYTES, 0};
 
+/* PSRAM that is not there holds no weights. */
 struct port_region *port_region(enum port_purpose purpose)
 {
+#ifdef BOARD_VARIANT_DK
+    if (BOARD_WEIGHTS_ADDRESS >= PSRAM_ADDRESS && !psram_is_there())
+        weights.size = 0;
+#endif
     return purpose == PORT_WEIGHTS ? &weights : &shared;
+}
+
+struct port_region *port_image_region(size_t size)
+{
+    (void)size;
+    return &shared;
 }
 
 #else
@@ -31,6 +44,7 @@ enum {
     IMAGE_BYTES = 1792 << 10,  /* AXISRAM3 to 6 */
     WORK_BYTES = 1024 << 10,   /* AXISRAM2 */
     SAMPLES_BYTES = 864 << 10, /* of AXISRAM1: a batch of 64 images of 64x64x3 and more */
+    PSRAM_BYTES = 32767 << 10, /* of 32 MiB: the last line of the cache must not be read (erratum ES0620 2.4.5) */
 };
 
 static uint8_t image[IMAGE_BYTES] __attribute__((section(".image"), aligned(64)));
@@ -43,12 +57,38 @@ static struct port_region regions[PORT_PURPOSES] = {
     [PORT_SAMPLES] = {samples, sizeof samples, 0},
 };
 
+#ifdef BOARD_VARIANT_DK
+
+static uint8_t psram[PSRAM_BYTES] __attribute__((section(".psram"), aligned(64)));
+static struct port_region large = {psram, sizeof psram, 0};
+
+struct port_region *port_region(enum port_purpose purpose)
+{
+    bool in_psram = purpose == PORT_IMAGE || purpose == PORT_SAMPLES;
+    return psram_is_there() && in_psram ? &large : &regions[purpose];
+}
+
+/* Weights are read in every forward pass: what fits lies in AXISRAM3 to 6. */
+struct port_region *port_image_region(size_t size)
+{
+    return size <= BOARD_SMALL_IMAGE_BYTES ? &regions[PORT_IMAGE] : port_region(PORT_IMAGE);
+}
+
+#else
+
 struct port_region *port_region(enum port_purpose purpose)
 {
     return &regions[purpose];
 }
 
-#endif
+struct port_region *port_image_region(size_t size)
+{
+    (void)size;
+    return &regions[PORT_IMAGE];
+}
+
+#endif /* BOARD_VARIANT_DK */
+#endif /* BOARD_WEIGHTS_ADDRESS */
 
 /* No WFI: asleep, the clock would stand still, and so would what the boot ROM did not leave clocked for sleep. */
 size_t port_read(uint8_t *to, size_t max)
@@ -83,6 +123,11 @@ void port_parallel(void (*fn)(void *context, unsigned worker), void *context)
 uint64_t port_now(void)
 {
     return clock_now();
+}
+
+uint32_t port_ticks_per_second(void)
+{
+    return clocks_core_hertz();
 }
 
 void port_alive(void)

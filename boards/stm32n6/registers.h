@@ -37,8 +37,8 @@
 
 enum {
     RCC_HSION = 1 << 3,                 /* CSR; HSIRDY in SR has the same place */
-    RCC_CFGR1_CPUSW = 3 << 16,          /* 0: HSI; CPUSWS, 4 bits higher, is what is in use */
-    RCC_CFGR1_SYSSW = 3 << 24,          /* 0: HSI; SYSSWS likewise */
+    RCC_CFGR1_CPUSW = 3 << 16,          /* 0: HSI, 3: IC1; CPUSWS, 4 bits higher, is what is in use */
+    RCC_CFGR1_SYSSW = 3 << 24,          /* 0: HSI, 3: IC2, IC6 and IC11; SYSSWS likewise */
     RCC_CFGR1_STATUS_SHIFT = 4,         /* from a switch to its status */
     RCC_HSICFGR_HSIDIV = 3 << 7,        /* 0: not divided */
     RCC_CCIPR13_USART1SEL = 7 << 0,     /* kernel clock of USART1 */
@@ -55,6 +55,47 @@ enum {
 };
 
 #define RCC_AHB5_NPU (1u << 31) /* of AHB5EN and AHB5RST [H U] */
+
+/* PLLs: n from 1 to 4; dividers of their outputs (ICs): n from 1 to 20 [D H]. */
+#define RCC_CFGR2       RCC(0x024)
+#define RCC_PLLCFGR1(n) RCC(0x080 + 16 * ((n) - 1))
+#define RCC_PLLCFGR2(n) RCC(0x084 + 16 * ((n) - 1)) /* fraction of the multiplier */
+#define RCC_PLLCFGR3(n) RCC(0x088 + 16 * ((n) - 1))
+#define RCC_ICCFGR(n)   RCC(0x0C4 + 4 * ((n) - 1))
+#define RCC_DIVENSR     RCC(0xA40)
+#define RCC_CCR         RCC(0x1000) /* clears the bits of CR that are written as 1 */
+
+#define RCC_PLLON(n) (1u << (7 + (n))) /* CR; PLLRDY in SR has the same place */
+#define RCC_ICEN(n)  (1u << ((n) - 1)) /* DIVENR */
+
+enum {
+    RCC_CFGR2_PRESCALERS = 0x777077, /* of AHB, APB5, 4, 2, 1; 0: not divided */
+    RCC_CFGR2_HPRE_2 = 1 << 20,      /* AHB at half of AXI; so after reset */
+    RCC_PLLCFGR1_DIVN_SHIFT = 8,
+    RCC_PLLCFGR1_DIVM_SHIFT = 20,
+    RCC_PLLCFGR1_BYP = 1 << 27,     /* the source, 0: HSI, goes through */
+    RCC_PLLCFGR3_MODSSRST = 1 << 0, /* spread spectrum held in reset */
+    RCC_PLLCFGR3_MODSSDIS = 1 << 2, /* and disabled */
+    RCC_PLLCFGR3_PDIV2_SHIFT = 24,
+    RCC_PLLCFGR3_PDIV1_SHIFT = 27,
+    RCC_PLLCFGR3_PDIVEN = 1 << 30, /* output */
+    RCC_ICCFGR_INT_SHIFT = 16,     /* divides by so much and one */
+    RCC_ICCFGR_SEL_SHIFT = 28,     /* 0: PLL1 */
+};
+
+/* What the PSRAM on XSPI1 takes [D H Z]; bits of AHB5 are clocks and resets. */
+#define RCC_CCIPR6 RCC(0x158)
+
+enum {
+    RCC_CCIPR6_XSPI1SEL = 3 << 0, /* 0: AHB's clock */
+    RCC_MISCEN_XSPIPHYCOMP = 1 << 3,
+    RCC_AHB4EN_GPIOO = 1 << 14,
+    RCC_AHB4EN_GPIOP = 1 << 15,
+    RCC_AHB4EN_PWR = 1 << 18,
+    RCC_AHB5_XSPI1 = 1 << 5,
+    RCC_AHB5_XSPI2 = 1 << 12,
+    RCC_AHB5_XSPIM = 1 << 13,
+};
 
 /* -- RAM configuration: 0x52023000, 0x80 a memory, AXISRAM1 first [H Z] ------------------------------------------ */
 
@@ -106,6 +147,62 @@ enum {
 #define GPIOE_AFRL  REGISTER(0x56021020u)
 
 enum { GPIO_MODE_ALTERNATE = 2, GPIO_PULL_UP = 1, GPIO_AF_USART1 = 7 };
+
+/* -- GPIO ports O and P: 0x56023800, 0x56023C00 [H Z]; as port E ------------------------------------------------- */
+
+#define GPIOO_MODER   REGISTER(0x56023800u)
+#define GPIOO_OSPEEDR REGISTER(0x56023808u) /* 3: the fastest */
+#define GPIOO_AFRL    REGISTER(0x56023820u)
+#define GPIOP_MODER   REGISTER(0x56023C00u)
+#define GPIOP_OSPEEDR REGISTER(0x56023C08u)
+#define GPIOP_AFRL    REGISTER(0x56023C20u)
+#define GPIOP_AFRH    REGISTER(0x56023C24u) /* pins 8 to 15 */
+
+/* -- Power: 0x56024800 [H]; bits [D H] --------------------------------------------------------------------------- */
+
+#define PWR_SVMCR3 REGISTER(0x5602483Cu)
+
+enum { PWR_SVMCR3_VDDIO2SV = 1 << 8 }; /* the supply of ports O and P is valid */
+
+/* -- XSPI1: 0x58025000 [H Z]; registers and bits [D H] ----------------------------------------------------------- */
+
+#define XSPI1_CR   REGISTER(0x58025000u)
+#define XSPI1_DCR1 REGISTER(0x58025008u)
+#define XSPI1_DCR2 REGISTER(0x5802500Cu) /* divides by so much and one */
+#define XSPI1_DCR3 REGISTER(0x58025010u)
+#define XSPI1_DCR4 REGISTER(0x58025014u) /* cycles after which NCS is released */
+#define XSPI1_SR   REGISTER(0x58025020u)
+#define XSPI1_FCR  REGISTER(0x58025024u) /* clears flags of SR */
+#define XSPI1_DLR  REGISTER(0x58025040u) /* bytes less one */
+#define XSPI1_AR   REGISTER(0x58025048u)
+#define XSPI1_DR   (*(volatile uint8_t *)0x58025050u) /* by bytes */
+#define XSPI1_CCR  REGISTER(0x58025100u)
+#define XSPI1_TCR  REGISTER(0x58025108u)
+#define XSPI1_IR   REGISTER(0x58025110u)
+#define XSPI1_WCCR REGISTER(0x58025180u) /* as the three before, for writes to the memory that is mapped */
+#define XSPI1_WTCR REGISTER(0x58025188u)
+#define XSPI1_WIR  REGISTER(0x58025190u)
+
+enum {
+    XSPI_CR_EN = 1 << 0,
+    XSPI_CR_ABORT = 1 << 1,
+    XSPI_CR_NOPREF = 1 << 25, /* [H] */
+    XSPI_CR_WRITE = 0 << 28,
+    XSPI_CR_READ = 1 << 28,
+    XSPI_CR_MAPPED = 3 << 28,
+    XSPI_DCR1_CSHT_SHIFT = 8,        /* NCS is high for so many cycles and one */
+    XSPI_DCR1_DEVSIZE_SHIFT = 16,    /* 2 to the power of so much and one, bytes */
+    XSPI_DCR1_APMEMORY_16 = 6 << 24, /* AP Memory, sixteen data lines [H] */
+    XSPI_DCR3_CSBOUND_SHIFT = 16,    /* NCS is released where 2 to the power of so much divides the address */
+    XSPI_SR_TCF = 1 << 1,            /* complete */
+    XSPI_SR_FTF = 1 << 2,            /* there is a byte to take */
+    XSPI_SR_BUSY = 1 << 5,
+    XSPI_CCR_COMMAND = 0x3C04,           /* one byte on eight lines; 32 bits of address, both edges */
+    XSPI_CCR_DATA_8 = 4 << 24 | 1 << 27, /* both edges */
+    XSPI_CCR_DATA_16 = 5 << 24 | 1 << 27,
+    XSPI_CCR_DQSE = 1 << 29, /* data strobes */
+    XSPI_TCR_DHQC = 1 << 28, /* outputs a quarter of a cycle later; the number of dummy cycles is at 0 */
+};
 
 /* -- USART1: 0x52001000, interrupt 159 [H Z]; registers and bits [D H] ------------------------------------------- */
 

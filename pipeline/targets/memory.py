@@ -86,6 +86,8 @@ class BoardMemory:
             return None
         board = info.board.partition("-")[0]  # stm32n6-nucleo
         boards = NPU_BOARDS if kernels == NPU else BOARDS
+        if info.board in boards and info.regions == boards[info.board].regions:  # with its PSRAM
+            board = info.board
         names = boards[board].names if board in boards else {}
         return BoardMemory(info.board, kernels, info.threads, info.regions, names)
 
@@ -96,6 +98,7 @@ class BoardMemory:
 _DDR = Region(0, 1024 * MIB)
 _NONE = Region(3, 0)  # no compiled network
 _AXISRAM1 = Region(0, 736 << 10)
+_PSRAM = 32767 << 10
 # Boards as they start without options; boards/BOARD/port.c has the same figures.
 BOARDS = {
     "native": BoardMemory("native", "portable", min(os.cpu_count() or 1, 64), (_DDR,) * 3 + (_NONE,), {0: "memory"}),
@@ -106,6 +109,13 @@ BOARDS = {
         1,
         (Region(0, 1792 << 10), Region(1, MIB), Region(2, 864 << 10), _NONE),
         {0: "AXISRAM3 to 6", 1: "AXISRAM2", 2: "AXISRAM1"},
+    ),
+    "stm32n6-dk": BoardMemory(
+        "stm32n6-dk",
+        "mve",
+        1,
+        (Region(0, _PSRAM), Region(1, MIB), Region(0, _PSRAM), _NONE),
+        {0: "PSRAM", 1: "AXISRAM2"},
     ),
 }
 # Builds for the NPU: AXISRAM2 to 6 belong to the compiled network, which says how much of it its weights may take.
@@ -127,6 +137,15 @@ def board_memory(board: str, kernels: str | None = None, pool: int | None = None
         found = NPU_BOARDS[board]
         return found if pool is None else replace(found, regions=(*found.regions[:3], Region(3, pool)))
     return replace(BOARDS[board], kernels=kernels or BOARDS[board].kernels)
+
+
+def with_psram(memory: BoardMemory, image: int) -> BoardMemory:
+    """What the STM32N6570-DK has for an image of so many bytes, where the other board has memory: PSRAM for samples,
+    and for images that do not fit AXISRAM3 to 6."""
+    if image > memory.regions[0].size:
+        return replace(BOARDS["stm32n6-dk"], kernels=memory.kernels)
+    regions = (*memory.regions[:2], Region(2, _PSRAM), *memory.regions[3:])
+    return replace(memory, regions=regions, names={**memory.names, 2: "PSRAM"})
 
 
 @dataclass(frozen=True)

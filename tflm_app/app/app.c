@@ -9,7 +9,7 @@ void app_alive(struct app *app)
     if (port_link_is_reliable())
         return;
     uint64_t now = port_now();
-    if (now - app->last_sign < BOARD_TICKS_PER_SECOND)
+    if (now - app->last_sign < port_ticks_per_second())
         return;
     app->last_sign = now;
     frame_send(REPLY_BUSY, app->request.sequence, NULL, 0);

@@ -46,6 +46,7 @@ struct app {
 
     bool loading, loaded;
     uint32_t load_size, load_at, load_crc;
+    struct port_region *image_region; /* of the image that was begun last */
     struct image image;
     struct runner runner;
     uint8_t *work[BOARD_MAX_WORKERS];

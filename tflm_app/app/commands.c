@@ -59,7 +59,7 @@ static struct status hello(struct app *app, const uint8_t *payload, uint32_t siz
     r->workers = port_workers();
     r->bulk = port_link_is_reliable();
     r->stack_size = (uint32_t)port_stack().size;
-    r->ticks_per_second = BOARD_TICKS_PER_SECOND;
+    r->ticks_per_second = port_ticks_per_second();
     report_regions(r->regions);
     r->network = runner_network();
     strncpy(r->board, BOARD_NAME, sizeof r->board - 1);

@@ -33,12 +33,14 @@ bool app_weights_apart(void)
 
 struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
 {
-    size_t room = port_region(PORT_IMAGE)->size + (app_weights_apart() ? port_region(PORT_WEIGHTS)->size : 0);
+    app->image_region = port_image_region(size);
+    size_t room = app->image_region->size + (app_weights_apart() ? port_region(PORT_WEIGHTS)->size : 0);
     app->loaded = app->loading = false;
     app->batch_size = 0;
     app->samples = (struct sample_store){0};
     app->clock = (struct phase_clock){.now = PHASE_NONE, .since = port_now()};
     release_all();
+    app->image_region->used = 0;
     if (size > room)
         return STATUS(STATUS_IMAGE_TOO_LARGE, size, room);
     app->loading = true;
@@ -51,7 +53,7 @@ struct status app_load_begin(struct app *app, uint32_t size, uint32_t crc)
 /* The file as far as it is there. What comes behind its head goes where a compiled network has its weights. */
 static struct image_file file_of(const struct app *app)
 {
-    uint8_t *base = port_region(PORT_IMAGE)->base;
+    uint8_t *base = app->image_region->base;
     uint32_t head = image_head(base, app->load_at, app->load_size, runner_images());
     return (struct image_file){base, port_region(PORT_WEIGHTS)->base, head, app->load_size};
 }
@@ -63,7 +65,7 @@ static struct status take_bytes(struct app *app, const uint8_t *data, uint32_t s
     while (size) {
         struct image_file file = file_of(app);
         bool in_head = app->load_at < file.head;
-        const struct port_region *region = port_region(in_head ? PORT_IMAGE : PORT_WEIGHTS);
+        const struct port_region *region = in_head ? app->image_region : port_region(PORT_WEIGHTS);
         uint32_t at = in_head ? app->load_at : app->load_at - file.head, end = in_head ? file.head : file.size;
         uint32_t part = end - app->load_at < size ? end - app->load_at : size;
         if ((uint64_t)at + part > region->size) {
@@ -145,7 +147,7 @@ struct status app_load_end(struct app *app)
     uint32_t crc = crc32_update(crc32_update(0, file.base, file.head), file.blob, file.size - file.head);
     if (crc != app->load_crc)
         return STATUS(STATUS_IMAGE_DAMAGED, crc, app->load_crc);
-    take(port_region(PORT_IMAGE), file.head);
+    take(app->image_region, file.head);
     if (file.head < file.size)
         take(port_region(PORT_WEIGHTS), file.size - file.head);
     struct status status = image_open(&app->image, file, runner_images());

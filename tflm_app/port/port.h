@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* BOARD_NAME, BOARD_MAX_PAYLOAD, BOARD_MAX_BATCH, BOARD_MAX_WORKERS, BOARD_TICKS_PER_SECOND */
+/* BOARD_NAME, BOARD_MAX_PAYLOAD, BOARD_MAX_BATCH, BOARD_MAX_WORKERS */
 #include "board_config.h"
 
 /* What memory is for. Purposes may share one region: the app takes from each in this order. PORT_WEIGHTS is asked for
@@ -21,6 +21,9 @@ struct port_region {
 
 struct port_region *port_region(enum port_purpose purpose);
 
+/* Where an image of so many bytes is to lie: PORT_IMAGE's region, or one that suits it better. */
+struct port_region *port_image_region(size_t size);
+
 /* Link. read blocks for at least one byte and returns 0 when the link is closed; write sends everything. */
 size_t port_read(uint8_t *to, size_t max);
 void port_write(const uint8_t *from, size_t size);
@@ -32,8 +35,9 @@ bool port_link_is_reliable(void);
 unsigned port_workers(void);
 void port_parallel(void (*fn)(void *context, unsigned worker), void *context);
 
-/* A clock that only goes forward, BOARD_TICKS_PER_SECOND. */
+/* A clock that only goes forward, and its rate. */
 uint64_t port_now(void);
+uint32_t port_ticks_per_second(void);
 
 /* A long command makes progress: where the board has a watchdog, it waits again from here. */
 void port_alive(void);
