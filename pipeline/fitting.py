@@ -19,9 +19,8 @@ import numpy as np
 from converters import device_image
 from converters.device_image import DeviceImage, Preprocessing
 from converters.errors import UserError
-from converters.neural_art.profile import weight_bytes
+from converters.neural_art.profile import parameter_bytes
 from converters.neural_art.section import ENTRY_WORDS, HEADER_WORDS, POOL_WORDS
-from converters.neural_art.solver import filters_of
 from converters.tflite_model import add_headroom, read_graph
 from pipeline import models
 from pipeline.models import ModelSpec, default_stem
@@ -65,12 +64,11 @@ def estimate_model(model: Any, kernels: str, mu_max: int = 4) -> Requirements:
 def _compiled(image: DeviceImage) -> Requirements:
     """What a network will need once it is compiled for the NPU, but for activations, which are the compiler's: as many
     bytes of parameters as it may have, and a map with two entries for each filter."""
-    filters = filters_of(read_graph(image.tflite), image.segments)
-    parameters = weight_bytes([(s.op, f.dims) for s, f in zip(image.segments, filters, strict=True)])
-    entries = 2 * ENTRY_WORDS * len(filters) + HEADER_WORDS + POOL_WORDS
-    head = 1024 + LOSS_TABLE_BYTES + 8 * len(filters) + 4 * entries + 256 * image.input.channels
+    filters = len(image.segments)
+    entries = 2 * ENTRY_WORDS * filters + HEADER_WORDS + POOL_WORDS
+    head = 1024 + LOSS_TABLE_BYTES + 8 * filters + 4 * entries + 256 * image.input.channels
     sample = image.input.size + LABEL_BYTES
-    return Requirements(NPU, head, image.weights, 0, (), sample, parameters)
+    return Requirements(NPU, head, image.weights, 0, (), sample, parameter_bytes(read_graph(image.tflite)))
 
 
 def check(spec: ModelSpec, board: BoardMemory, mu_max: int = 4) -> None:

@@ -16,8 +16,8 @@ from converters.errors import UserError
 from converters.neural_art import profile, section
 from converters.neural_art.checks import Findings, check
 from converters.neural_art.compiled import Compiled, read_compiled
-from converters.neural_art.solver import Ambiguous, WeightMap, filters_of, probe_model, recover
-from converters.tflite_model import Segment, read_graph, trainable_segments
+from converters.neural_art.solver import Ambiguous, WeightMap, probe_model, recover
+from converters.tflite_model import read_graph
 from pipeline.cli import count
 from pipeline.stages import write
 from pipeline.targets.memory import board_memory, fit, requirements
@@ -51,11 +51,10 @@ def prepare(settings: NpuSettings, model: Path, train: str) -> Path:
     Raises UserError where there is no compiler, it fails, or the compiled network cannot be trained in place.
     """
     tflite, folder = model.read_bytes(), model.parent / "neural_art"
-    segments = trainable_segments(read_graph(tflite))
     probe = folder / f"{model.stem}.probe.tflite"
     write(probe, probe_model(tflite, PROBE_SEED))
     if settings.compiled is None:
-        pools = profile.memory_pools(_parameter_bytes(tflite, segments), settings.variant)
+        pools = profile.memory_pools(profile.parameter_bytes(read_graph(tflite)), settings.variant)
         write(folder / profile.MPOOL_FILE, profile.mpool_file(pools).encode())
         write(folder / profile.PROFILE_FILE, profile.profile_file().encode())
     compiled = read_compiled(settings.compiled or _compile(folder, f"../{model.name}", COMPILED))
@@ -104,11 +103,6 @@ def _check_board(name: str, path: Path, weights: int) -> None:
     need = requirements(DeviceImage.read(path.read_bytes()), NPU)
     if (why := fit(need, board_memory(name, NPU, weights))) is not None:
         raise UserError(f"{why} {path} was written all the same, for a board with more memory.")
-
-
-def _parameter_bytes(tflite: bytes, segments: tuple[Segment, ...]) -> int:
-    filters = filters_of(read_graph(tflite), segments)
-    return profile.weight_bytes([(s.op, f.dims) for s, f in zip(segments, filters, strict=True)])
 
 
 def _compile(folder: Path, model: str, output: str) -> Path:

@@ -65,6 +65,8 @@ def read(sources: NpuSources, memories: Sequence[tuple[str, int, int]]) -> Compi
     for buffer in compiled.buffers:
         if not (names := set(_names_of(buffer, memories))).isdisjoint(OWN):
             where = f"where the firmware has {', '.join(sorted(names & OWN))}"
+        elif "PSRAM" in names and not buffer.is_param:
+            where = "in PSRAM, where only weights may lie"
         elif "" in names:
             where = f"where this board has no memory for it ({', '.join(n for n, *_ in memories if n not in OWN)})"
         else:

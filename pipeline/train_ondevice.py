@@ -219,22 +219,31 @@ def _resume(options: dict[str, Any]) -> tuple[Run, tuple[Split, Split]]:
     if "data_dir" in given:
         changes["data_dir"] = str(options["data_dir"])
     run = Run.resume(path)
-    _check_arithmetic(run, changes.get("board", old.board))
+    try:
+        return run, _continue(run, changes)
+    except BaseException:
+        run.close()
+        raise
+
+
+def _continue(run: Run, changes: dict[str, Any]) -> tuple[Split, Split]:
+    """The images of a run that goes on with changes to its config. Raises UserError where it cannot."""
+    _check_arithmetic(run, changes.get("board", run.config.board))
     splits = load_splits(replace(run.config, **changes), run.image)
     if checksum(splits[0]) != run.config.samples_crc:
         raise UserError(
-            f"the on-device images are not those that {path} was trained with so far: restore the data set's files "
+            f"the on-device images are not those that {run.path} was trained with so far: restore the data set's files "
             f"({run.config.dataset}), or say with --data-dir where they are."
         )
     if changes:
         run.reconfigure(replace(run.config, **changes))
-    return run, splits
+    return splits
 
 
 def _check_arithmetic(run: Run, board: str) -> None:
     """An NPU rounds in its own way: losses from it and from elsewhere do not belong into one training."""
     before = run.config.board
-    if run.image.npu is not None and run.metrics and board != before:
+    if run.image.npu is not None and (run.records or run.metrics) and board != before:
         raise UserError(
             f"{run.path} trains a network that was compiled for an NPU, and its losses come from "
             f"{board_title(before)}: those of {board_title(board)} are of another arithmetic. Resume with --board "

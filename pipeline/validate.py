@@ -29,7 +29,7 @@ from pipeline.run import disk_errors
 from pipeline.targets.boards import open_board
 from pipeline.targets.client import Board, CannotTrace
 from pipeline.targets.target import NPU, board_title
-from pipeline.targets.tolerance import MEAN_LSB, MOST_LSB
+from pipeline.targets.tolerance import MEAN_LSB, MOST_LSB, of_logits
 from pipeline.train_ondevice import load_dataset, read_image
 
 MOST_TRACED = 8  # inputs that are compared op by op
@@ -224,7 +224,7 @@ def compare_logits(
 def is_tolerated(board: Board, results: Sequence[LogitsResult]) -> str:
     """A sentence where logits differ, and an NPU's rounding explains it; "" where nothing differs, or too much."""
     mean, largest = max(r.mean for r in results), max(r.largest for r in results)
-    if board.info.runner != NPU or not 0 < mean <= MEAN_LSB or largest > MOST_LSB:
+    if board.info.runner != NPU or largest == 0 or not of_logits(mean, largest):
         return ""
     return (
         f"within the tolerance for an NPU's rounding: logits are {mean:.2f} apart on average ({MEAN_LSB:g} allowed) "

@@ -67,6 +67,14 @@ def test_a_board_that_is_silent_after_signs_of_life_is_given_up(monkeypatch):
     assert len(line.sent) == link.SILENT_ATTEMPTS and line.now == 10 + 2 * 2
 
 
+def test_damage_between_signs_of_life_is_counted_anew(monkeypatch):
+    spoilt = b"\x03\x7f\x7f\0"
+    comes = [(1.0, spoilt if n % 10 == 9 else busy(1)) for n in range(200)]
+    line = Clocked(monkeypatch, [*comes, (1.0, link.encode(0x81, 1, b"done"))])
+    assert Link(line).command(1, timeout=2) == b"done"
+    assert len(line.sent) == 1 + 20
+
+
 def test_noise_is_no_sign_of_life(monkeypatch):
     line = Clocked(monkeypatch, [(0.5, b"\xf0\xf1")] * 1000)
     with pytest.raises(UserError, match="has not answered command 0x01 within 2 s"):

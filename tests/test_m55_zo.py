@@ -70,7 +70,7 @@ class Case:
         """The pieces as in a NART section."""
         found = [SectionEntry(n, 0, at, p) for n, (at, p) in enumerate(zip(self.offsets(), self.pieces, strict=True))]
         pool = section.SectionPool(0, 0, False)
-        return section.pack(section.Section(0, (pool,), tuple(found)))[4 * (4 + 4) :]
+        return section.pack(section.Section(0, (pool,), tuple(found)))[4 * (5 + 4) :]  # after header and pool
 
     def pack(self) -> bytes:
         q, memory = len(self.seeds), self.place(self.weights)

@@ -189,3 +189,6 @@ def test_losses_of_an_npu_and_of_elsewhere_do_not_mix(place, builds):
     assert "pipeline.replay" in result.output
     assert before == {p.name: p.read_bytes() for p in (place / "own").iterdir() if p.is_file()}
     assert invoke(replay.main, place / "own").exit_code == 0
+    (place / "own" / "metrics.jsonl").unlink()  # the log alone says that it has begun
+    result = invoke(train_ondevice.main, "--resume", place / "own", "--board", "twin", "--steps", 6)
+    assert result.exit_code == 1 and "Resume with --board native" in result.output, result.output

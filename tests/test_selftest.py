@@ -54,6 +54,12 @@ def test_a_board_on_a_socket_passes(image_file):
     assert server.wait(timeout=10) == 0
 
 
+def test_a_board_that_answers_with_fewer_logits_passes(image_file, monkeypatch):
+    monkeypatch.setattr(client.Board, "most_logits", property(lambda board: 3))
+    result = run("--image", image_file)
+    assert result.exit_code == 0 and "all 30 logits equal to tflite-runtime's" in result.output, result.output
+
+
 def test_options_that_mean_nothing(image_file):
     result = run("--image", image_file, "--lr", "2")
     assert result.exit_code == 2 and "--lr means nothing to --selftest" in result.output

@@ -125,7 +125,8 @@ def test_a_port_that_another_program_holds(image_file):
 
 def test_what_is_no_serial_port(image_file):
     assert_sentence(run(image_file, "--port", image_file), "cannot be opened as a serial port")
-    assert_sentence(run(image_file, "--port", "/dev/null@fast"), "fast is no baud rate")
+    for rate in ("fast", "0", "7", "99999999999", "²"):
+        assert_sentence(run(image_file, "--port", f"/dev/null@{rate}"), f"{rate} is no baud rate")
 
 
 # -- What is at the other end ----------------------------------------------------------------------------------------

@@ -358,7 +358,7 @@ def test_selftest(firmware, tmp_path):
     print(result.output)
     assert result.exit_code == 0 and result.output.count("\nok ") == 9
     for line in (
-        "board        stm32n6-nucleo, clock 64 MHz",
+        "board        stm32n6-nucleo, clock 600 MHz",
         "1,792 KiB for image; 1,024 KiB for work; 864 KiB for samples",
     ):
         assert line in result.output, line

@@ -70,7 +70,7 @@ def test_an_image_that_fits_lies_in_axisram(firmware):
 def test_the_host_places_images_as_the_board_does():
     have = memory.board_memory("stm32n6", "words")
     small, large = (memory.with_psram(have, size) for size in (1792 << 10, (1792 << 10) + 1))
-    assert small.regions == (Region(0, 1792 << 10), Region(1, 1 << 20), Region(2, SIZE))
+    assert small.regions == (Region(0, 1792 << 10), Region(1, 1 << 20), Region(2, SIZE), Region(3, 0))
     assert [small.name(i) for i in range(3)] == ["AXISRAM3 to 6", "AXISRAM2", "PSRAM"]
     assert large.regions == memory.BOARDS["stm32n6-dk"].regions and large.kernels == "words"
 

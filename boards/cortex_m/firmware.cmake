@@ -11,7 +11,8 @@ set(CORTEX_M_SOURCES ${CORTEX_M_DIR}/startup.c ${CORTEX_M_DIR}/fault.c ${CORTEX_
 function(add_firmware name script)
   add_executable(${name} ${ARGN})
   target_link_options(${name} PRIVATE -nostartfiles --specs=nano.specs -T${script} -Wl,--gc-sections)
-  set_target_properties(${name} PROPERTIES LINK_DEPENDS ${script} SUFFIX .elf)
+  file(GLOB scripts ${BOARD_DIR}/*.ld) # one may include another
+  set_target_properties(${name} PROPERTIES LINK_DEPENDS "${scripts}" SUFFIX .elf)
 endfunction()
 
 option(PROVOKE "firmware for tests: faults by command, an impatient watchdog" OFF)

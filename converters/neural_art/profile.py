@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from converters.errors import UserError
 from converters.neural_art.layouts import Dims
+from converters.neural_art.solver import filters_of
+from converters.tflite_model import Graph, trainable_segments
 
 VARIANTS = ("nucleo", "dk")
 PROFILE = "weights_in_ram"
@@ -54,8 +56,17 @@ class MemoryPool:
         }
 
 
+def parameter_bytes(graph: Graph) -> int:
+    """An upper estimate of a network's parameters once it is compiled: filters, and every other constant."""
+    segments = trainable_segments(graph)
+    filters = filters_of(graph, segments)
+    others = {t.data for t in graph.tensors if t.data is not None} - {(s.offset, s.count) for s in segments}
+    constants = sum(size + size // 100 + 64 for _, size in others)
+    return constants + weight_bytes([(s.op, f.dims) for s, f in zip(segments, filters, strict=True)])
+
+
 def weight_bytes(filters: Sequence[tuple[str, Dims]]) -> int:
-    """An upper estimate of a compiled network's parameters: (kind of op, dimensions) of every filter.
+    """Of the filters: (kind of op, dimensions) of each.
 
     Depthwise filters are inflated up to 8 times; frames pad a byte or two in some hundred; a channel has 2 bytes of
     scale and 4 of bias; buffers begin at multiples of 16.
@@ -76,7 +87,7 @@ def most_for_weights(variant: str) -> int:
 def memory_pools(parameters: int, variant: str) -> tuple[MemoryPool, ...]:
     """Weights in the NPU's first banks, as many as they need; activations in the rest and in AXISRAM2.
 
-    parameters: bytes, see weight_bytes. What does not fit lies in the DK's PSRAM, which is slower. Raises UserError
+    parameters: bytes, see parameter_bytes. What does not fit lies in the DK's PSRAM, which is slower. Raises UserError
     where the board has no memory of that size.
     """
     banks = max(1, -(-parameters // BANK))

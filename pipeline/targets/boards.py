@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import itertools
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BOARDS = ("native", "qemu_an547", "stm32n6")
 NATIVE_MAX_THREADS = 64  # boards/native/board_config.h
 STM32N6_BAUD = 921_600  # boards/stm32n6/board_config.h
+BAUD_RATES = range(300, 20_000_000)
 AN547_MEMORY = 1024  # MiB of DDR, boards/qemu_an547/port.c
 TICKS_PER_INSTRUCTION = 1.024  # of the emulated board that counts: 32 MHz, and 32 ns an instruction
 LINKS = ("pipe", "uart")  # of the emulated board; the first is the default
@@ -99,8 +101,9 @@ def build_stm32n6(
 
 def _newest_stm32n6() -> Path:
     """The firmware that was built last, most likely what runs: the places of a fault are looked up in it."""
-    built = (ROOT / "build").glob("stm32n6-*-mve/zo_board.elf")
-    return max(built, key=lambda path: path.stat().st_mtime, default=ROOT / "build" / "none.elf")
+    kinds = itertools.product(VARIANTS, ("", "npu-"), KERNELS)  # not those that tests build
+    built = [ROOT / "build" / f"stm32n6-{variant}-{npu}{kernels}" / "zo_board.elf" for variant, npu, kernels in kinds]
+    return max(filter(Path.exists, built), key=lambda path: path.stat().st_mtime, default=built[0])
 
 
 def _build_firmware(board: str, target: str, folder: str, *options: str) -> Path:
@@ -182,7 +185,7 @@ def open_board(
 def _open_serial(port: str | None) -> SerialTransport:
     """PORT or PORT@BAUD; no PORT: that of the one ST-LINK."""
     device, _, baud = (port or "").partition("@")
-    if baud and not baud.isdigit():
+    if baud and not (baud.isdecimal() and baud.isascii() and int(baud) in BAUD_RATES):
         raise UserError(f"--port {port}: {baud} is no baud rate; /dev/ttyACM0@115200 would be one.")
     return SerialTransport(device or find_st_link(), int(baud or STM32N6_BAUD), _newest_stm32n6())
 

@@ -80,6 +80,7 @@ class Link:
         self._received = bytearray()
         self._noise = b""  # the end of what came last and is no frame
         self._echoed = False
+        self._damaged = 0  # frames of this command in a row
 
     def command(self, kind: int, payload: bytes = b"", *, bulk: bytes = b"", timeout: float) -> bytes:
         """The payload of the answer.
@@ -91,15 +92,15 @@ class Link:
         self._sequence = (self._sequence + 1) & 0xFF
         self._noise, self._echoed = b"", False
         request = encode(kind, self._sequence, payload)
-        damaged = silent = 0
-        while damaged < DAMAGED_ATTEMPTS and silent < SILENT_ATTEMPTS:
+        self._damaged = silent = 0
+        while self._damaged < DAMAGED_ATTEMPTS and silent < SILENT_ATTEMPTS:
             self._transport.write(request + bulk)
             answer = self._answer(kind, timeout)
             if isinstance(answer, bytes):
                 return answer
             if bulk:
                 raise UserError("the board did not take what was sent in bulk: reset it and try again.")
-            damaged += answer is Lost.DAMAGED
+            self._damaged += answer is Lost.DAMAGED
             silent += answer is Lost.SILENT
         if words := self._stranger():
             raise UserError(words)
@@ -109,7 +110,8 @@ class Link:
                 "firmware of this version, its port and its baud rate, then reset it and try again."
             )
         raise UserError(
-            f"command 0x{kind:02x} or its answer arrived damaged {damaged} times: check the cable and the baud rate."
+            f"command 0x{kind:02x} or its answer arrived damaged {self._damaged} times: check the cable and the baud "
+            "rate."
         )
 
     def _stranger(self) -> str:
@@ -131,8 +133,11 @@ class Link:
             reply, sequence, payload = frame
             if reply == DAMAGED:
                 return Lost.DAMAGED
-            if sequence != self._sequence or reply == BUSY:
-                continue  # a late answer to something sent before; the board is at work
+            if sequence != self._sequence:
+                continue  # a late answer to something sent before
+            if reply == BUSY:
+                self._damaged = 0  # it works, and is heard
+                continue
             self._echoed |= reply == kind
             if reply == REFUSED and len(payload) == 12:
                 raise Refused(*(int.from_bytes(payload[i : i + 4], "little") for i in (0, 4, 8)))

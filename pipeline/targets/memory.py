@@ -16,6 +16,7 @@ import numpy as np
 from converters import plan as kinds
 from converters.device_image import DeviceImage
 from converters.errors import UserError
+from converters.neural_art.profile import PSRAM_SIZE
 from pipeline.targets.target import NPU, Region, TargetInfo
 
 ALIGN = 64
@@ -98,7 +99,6 @@ class BoardMemory:
 _DDR = Region(0, 1024 * MIB)
 _NONE = Region(3, 0)  # no compiled network
 _AXISRAM1 = Region(0, 736 << 10)
-_PSRAM = 32767 << 10
 # Boards as they start without options; boards/BOARD/port.c has the same figures.
 BOARDS = {
     "native": BoardMemory("native", "portable", min(os.cpu_count() or 1, 64), (_DDR,) * 3 + (_NONE,), {0: "memory"}),
@@ -114,7 +114,7 @@ BOARDS = {
         "stm32n6-dk",
         "mve",
         1,
-        (Region(0, _PSRAM), Region(1, MIB), Region(0, _PSRAM), _NONE),
+        (Region(0, PSRAM_SIZE), Region(1, MIB), Region(0, PSRAM_SIZE), _NONE),
         {0: "PSRAM", 1: "AXISRAM2"},
     ),
 }
@@ -144,7 +144,7 @@ def with_psram(memory: BoardMemory, image: int) -> BoardMemory:
     and for images that do not fit AXISRAM3 to 6."""
     if image > memory.regions[0].size:
         return replace(BOARDS["stm32n6-dk"], kernels=memory.kernels)
-    regions = (*memory.regions[:2], Region(2, _PSRAM), *memory.regions[3:])
+    regions = (*memory.regions[:2], Region(2, PSRAM_SIZE), *memory.regions[3:])
     return replace(memory, regions=regions, names={**memory.names, 2: "PSRAM"})
 
 

@@ -13,6 +13,11 @@ MEAN_LSB, MOST_LSB = 3.0, 24  # of logits: on average, and of each
 LOSS_BIAS, LOSS_SPREAD = 0.02, 1.5  # nats: of the mean of many samples, and of one
 
 
+def of_logits(mean: float, largest: int) -> bool:
+    """Whether logits that are so far apart (LSB), on average and at most, may be."""
+    return mean <= MEAN_LSB and largest <= MOST_LSB
+
+
 def of_loss(samples: int) -> float:
     """Nats a sample that the mean loss of so many samples may differ: single differences cancel in part."""
     return LOSS_BIAS + LOSS_SPREAD / math.sqrt(samples)
