@@ -1,7 +1,7 @@
 # make demo    adapt an INT8 ResNet18 to a shifted domain on the native board, with figures
 # make test    all tests
 # make bench-m55 [MODELS="a.tflite b.tflite"]    instructions of a forward pass on an emulated Cortex-M55
-# make firmware [BOARD=qemu_an547|stm32n6 [VARIANT=nucleo|dk] [NPU=dir ST_NPU=dir]] [KERNELS=words|mve] [IMAGE=a.zimg]    build a board's firmware: its memory and worst-case stack
+# make firmware [BOARD=qemu_an547|stm32n6 [VARIANT=nucleo|dk] [NPU=dir ST_NPU=dir]] [KERNELS=words|mve|portable] [IMAGE=a.zimg]    build a board's firmware: its memory and worst-case stack
 # All set up .venv first if that is needed; everything is reused the second time.
 
 PYTHONS := python3.11 python3.10 python3
@@ -9,7 +9,7 @@ PY := .venv/bin/python
 DEMO := runs/demo
 MODELS :=
 BOARD := qemu_an547
-KERNELS := words
+KERNELS = $(if $(filter stm32n6,$(BOARD)),mve,words)
 VARIANT :=
 IMAGE :=
 NPU :=
@@ -71,4 +71,4 @@ format: setup
 	.venv/bin/clang-format -i $$(git ls-files '*.c' '*.cc' '*.h')
 
 clean:
-	rm -rf .venv build artifacts runs
+	rm -rf .venv build artifacts runs sweeps

@@ -47,7 +47,7 @@ TRAINING = {
 RESNET18_ONLY, MOBILENET_ONLY = {"width", "stem"}, {"alpha"}
 PRETRAINING = {"epochs", "lr"}
 QUANTIZING = {"quantization", "qat_epochs", "qat_lr", "batch", "seed"}
-NPU_ONLY = {"variant", "compiled", "compiled_probe", "any_npu_compiler"}
+NPU_ONLY = {"compiled", "compiled_probe", "any_npu_compiler"}
 
 
 def _by_dataset(field: str) -> str:
@@ -132,7 +132,9 @@ def _by_dataset(field: str) -> str:
     help="Fail when the image does not fit this board: before training where that can be known.  [default: no check]",
 )
 @click.option("--npu", type=click.Choice(("neural_art",)), help="Map the weights in a network compiled for this NPU.")
-@click.option("--variant", type=click.Choice(profile.VARIANTS), default="nucleo", help="--npu: the board.")
+@click.option(
+    "--variant", type=click.Choice(profile.VARIANTS), default="nucleo", help="Of --board stm32n6, and of --npu."
+)
 @click.option(
     "--compiled",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -198,7 +200,7 @@ def main(
     """
     if sum(given is not None for given in (model, keras_file, tflite_file)) > 1:
         raise UserError("--model, --keras and --tflite each say where the network comes from: give one of them.")
-    _refuse_stray_options(model or "resnet18", keras_file is not None, tflite_file is not None, npu is not None)
+    _refuse_stray_options(model or "resnet18", keras_file is not None, tflite_file is not None, npu is not None, board)
     if npu is not None and board not in (None, *NPU_BOARDS):
         raise UserError(
             f"--board {board} has no Neural-ART NPU: use --board {' or '.join(NPU_BOARDS)}, or leave --npu out."
@@ -240,7 +242,7 @@ def main(
         preprocessing=Preprocessing((input_range[0],), (input_range[1],)),
         train=train,
         allow_drop=allow_drop,
-        board=board,
+        board="stm32n6-dk" if (board, variant, npu) == ("stm32n6", "dk", None) else board,
         npu=variant if npu else None,
     )
     path, report = convert(settings)
@@ -252,7 +254,7 @@ def main(
         click.echo(f"its firmware: {neural_art.firmware_command(npu_settings, found.parent)}")
 
 
-def _refuse_stray_options(model: str, keras: bool, tflite: bool, npu: bool) -> None:
+def _refuse_stray_options(model: str, keras: bool, tflite: bool, npu: bool, board: str | None) -> None:
     """An option that would change nothing is a mistake, and may cost an hour of training the wrong network."""
     if tflite:
         source, stray = "--tflite", RESNET18_ONLY | MOBILENET_ONLY | PRETRAINING | QUANTIZING
@@ -268,6 +270,8 @@ def _refuse_stray_options(model: str, keras: bool, tflite: bool, npu: bool) -> N
     for name in sorted(NPU_ONLY):
         if not npu and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name.replace('_', '-')} has no meaning without --npu: leave it out.")
+    if not npu and board != "stm32n6" and context.get_parameter_source("variant") == ParameterSource.COMMANDLINE:
+        raise click.UsageError("--variant has no meaning without --board stm32n6 or --npu: leave it out.")
 
 
 def _default_name(spec: ModelSpec | None, given: Path | None, dataset: str) -> str:

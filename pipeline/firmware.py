@@ -235,14 +235,14 @@ def main(
     if npu is not None and st_npu is not None:
         firmware, network = npu_firmware_of(NpuSources(npu, st_npu, st_npu_library), variant)
     path = firmware.build(kernels, variant)
-    elf = Elf(path)
+    elf, title = Elf(path), f"{board}-{variant or VARIANTS[0]}" if firmware.variants else board
     stack.check_no_heap(elf)
     if network is None:
         found = stacks(elf)
-        lines = list(describe(f"{board}, {kernels} kernels", elf, found, firmware))
+        lines = list(describe(f"{title}, {kernels} kernels", elf, found, firmware))
     else:
         found, why = bounded_stacks(elf)
-        lines = list(describe(f"{board}, runner neural_art", elf, found, firmware))
+        lines = list(describe(f"{title}, runner neural_art", elf, found, firmware))
         lines += [*npu_firmware.describe(network), *([why] if why else [])]
     if image_file is not None:
         try:

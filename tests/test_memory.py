@@ -193,6 +193,13 @@ TRAINED = [
 ]
 
 
+def test_the_dk_takes_what_its_psram_takes():
+    spec = ModelSpec("mobilenet_v2", 64, 3, 10, alpha=1.0)
+    with pytest.raises(UserError, match="978,560 more than the 1,835,008"):
+        fitting.check(spec, board_memory("stm32n6"))
+    fitting.check(spec, board_memory("stm32n6-dk"))
+
+
 @pytest.mark.parametrize(("spec", "fixture"), TRAINED)
 def test_an_untrained_network_takes_what_the_trained_one_does(spec, fixture):
     trained = requirements(image_of(fixture), "words")

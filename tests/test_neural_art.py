@@ -858,7 +858,7 @@ def test_convert_says_why_the_compiler_failed(tmp_path, data_dir, fake_compiler)
 @pytest.mark.parametrize("option", [("--variant", "dk"), ("--compiled", "."), ("--any-npu-compiler",)])
 def test_options_of_the_npu_need_it(tmp_path, data_dir, option):
     result = run_convert(tmp_path, data_dir, FIXTURES / "tiny.tflite", *option)
-    assert result.exit_code == 2 and "has no meaning without --npu" in result.output
+    assert result.exit_code == 2 and re.search(r"has no meaning without .*--npu", result.output)
 
 
 @settings(max_examples=30)

@@ -14,7 +14,7 @@ from converters.neural_art.layouts import Dims
 from converters.neural_art.solver import filters_of
 from converters.tflite_model import Graph, trainable_segments
 
-VARIANTS = ("nucleo", "dk")
+VARIANTS = ("nucleo", "dk")  # NUCLEO-N657X0-Q, STM32N6570-DK
 PROFILE = "weights_in_ram"
 MPOOL_FILE, PROFILE_FILE = "weights_in_ram.mpool", "user_neuralart.json"
 
@@ -27,10 +27,11 @@ NPU_RAM, BANKS = 0x34200000, 4
 CPU_RAM, CPU_RAM_SIZE = 0x34100000, 1 << 20  # AXISRAM2, between the application in AXISRAM1 and the NPU's banks
 PSRAM, PSRAM_SIZE = 0x90000000, 32767 << 10  # the DK's, on XSPI1; its last KiB is not used (docs/stm32n6.md)
 
-# What the compiler weighs pools by: throughput, latency, bytes a cycle, the NPU's clock over the memory's, power.
-_NPU_SRAM = ("HIGH", "LOW", 8, 1.25, 18.5, 16.2)
-_CPU_SRAM = ("MID", "MID", 8, 2.5, 17.3, 15.3)
-_PSRAM = ("MID", "HIGH", 2, 5.0, 380, 340)
+# What the compiler weighs pools by: throughput, latency, bytes a cycle, the NPU's clock over the memory's (as
+# boards/stm32n6/clocks.c has them), power.
+_NPU_SRAM = ("HIGH", "LOW", 8, 1.0, 18.5, 16.2)
+_CPU_SRAM = ("MID", "MID", 8, 2.0, 17.3, 15.3)
+_PSRAM = ("MID", "HIGH", 2, 16.0, 380, 340)
 _COST_KEYS = ("throughput", "latency", "byteWidth", "freqRatio", "read_power", "write_power")
 
 

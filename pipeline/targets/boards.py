@@ -12,6 +12,7 @@ import sysconfig
 from pathlib import Path
 
 from converters.errors import UserError
+from converters.neural_art.profile import VARIANTS
 from pipeline.targets.client import Board
 from pipeline.targets.fault import Fault
 from pipeline.targets.link import Link
@@ -26,8 +27,7 @@ BAUD_RATES = range(300, 20_000_000)
 AN547_MEMORY = 1024  # MiB of DDR, boards/qemu_an547/port.c
 TICKS_PER_INSTRUCTION = 1.024  # of the emulated board that counts: 32 MHz, and 32 ns an instruction
 LINKS = ("pipe", "uart")  # of the emulated board; the first is the default
-KERNELS = ("words", "mve", "portable")  # of the emulated board: fast in emulation, Helium, plain C
-VARIANTS = ("nucleo", "dk")  # of the STM32N6's boards: NUCLEO-N657X0-Q, STM32N6570-DK
+KERNELS = ("words", "mve", "portable")  # of boards with a Cortex-M: fast in emulation, Helium, plain C
 # What may be said of a board; the twin (pipeline/targets/twin.py) is none, but may stand in its place.
 OPTIONS = {
     "native": {"threads", "memory", "port"},

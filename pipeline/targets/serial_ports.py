@@ -28,6 +28,7 @@ def find_st_link() -> str:
             f"there are {len(found)} serial ports of ST-LINKs ({_list(found)}): "
             f"name the board's, --port {found[0].device}, say."
         )
+    ports = [port for port in ports if port.vid is not None]  # not those that are soldered in
     others = f"; of the other serial ports ({_list(ports)}) name the board's with --port" if ports else ""
     raise UserError(
         "no ST-LINK is connected, or it has no serial port: "
