@@ -170,8 +170,16 @@ def network(name: str) -> bytes:
     return add_headroom((FIXTURES / f"{name}.tflite").read_bytes(), 4)
 
 
-def make_build(folder: Path, tflite: bytes, mix: str, *, cacheable: bool = False, solve: bool = True) -> NpuBuild:
-    """solve: recover the map from the bytes, as convert does; else it is what was written."""
+def make_build(
+    folder: Path,
+    tflite: bytes,
+    mix: str,
+    *,
+    cacheable: bool = False,
+    solve: bool = True,
+    address: int = Build.weights_address,
+) -> NpuBuild:
+    """solve: recover the map from the bytes, as convert does; else it is what was written. address: of the weights."""
     graph = read_graph(tflite)
     segments = trainable_segments(graph)
     filters = filters_of(graph, segments)
@@ -179,7 +187,7 @@ def make_build(folder: Path, tflite: bytes, mix: str, *, cacheable: bool = False
         Layer(s.op, f.values, MIXES[mix](s.op, n, f.dims))
         for n, (s, f) in enumerate(zip(segments, filters, strict=True))
     )
-    build = Build(layers=layers, cacheable="CACHEABLE_ON" if cacheable else "CACHEABLE_UNDEF")
+    build = Build(layers=layers, cacheable="CACHEABLE_ON" if cacheable else "CACHEABLE_UNDEF", weights_address=address)
     info = write_network(folder, tflite, build)
     (folder / "network.c").write_text(network_source(tflite))
     buffers = [b for b in info["buffers"] if b["is_param"] and b["nbits"] == 8]

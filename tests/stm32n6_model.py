@@ -292,21 +292,20 @@ class Core(Device):
         self.pended: set[int] = {77}
         self.tick_pending = True
         self.regions: dict[int, tuple[int, int]] = {0: (0x20000000, 0x3FFFFFE0 | 1)}
-        self._cycles = 0.0
+        self.cycles = 0.0  # since SysTick was 0: it pends in the cycle that has 0 again, the next one reloads it [A]
         self._invalidated: set[int] = set()
 
     def advance(self, seconds: float, hertz: int) -> None:
         if self.values[self.CSR] & 1:
-            before = self._cycles
-            self._cycles += seconds * hertz
+            before = self.cycles
+            self.cycles += seconds * hertz
             length = self.values[self.RVR] + 1
-            if self._cycles // length > before // length:
+            if self.cycles // length > before // length:
                 self.tick_pending = self.tick_pending or bool(self.values[self.CSR] & 2)
 
     def read(self, offset):
         if offset == self.CVR:
-            length = self.values[self.RVR] + 1
-            return length - 1 - int(self._cycles) % length
+            return -int(self.cycles) % (self.values[self.RVR] + 1)
         if offset == self.ICSR:
             return self.tick_pending << 26 | self._machine.exception
         if 0x100 <= offset < 0x300:
@@ -323,7 +322,7 @@ class Core(Device):
         elif offset not in self.KNOWN:
             raise ModelError(f"write of 0x{value:08x} to register 0x{self.base + offset:08x}")
         elif offset == self.CVR:
-            self._cycles = 0
+            self.cycles = 0
         elif offset == self.ICSR:
             self.tick_pending = self.tick_pending and not value & 1 << 25
         elif offset == self.AIRCR:

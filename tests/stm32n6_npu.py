@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from npu_builds import NpuBuild
 from stm32n6_model import Device, Machine, ModelError, Rcc
+from stm32n6_psram import BASE, SIZE, DkMachine
 
 from converters.device_image import DeviceImage
 from converters.tflite_model import io_spec, read_graph, trainable_segments, write_weights
@@ -125,14 +126,15 @@ class NpuMachine(Machine):
         self._interpreter: tuple[bytes, TfliteInterpreter] | None = None
         self._stuck = True
         self.inferences = 0
+        self._memories: dict[int, bytearray] = {}  # as the NPU sees them, by their addresses
         super().__init__(firmware, **options)
-        self._memory = bytearray(self._random.randbytes(MEMORY_BYTES))
+        self._memories[MEMORY] = bytearray(self._random.randbytes(MEMORY_BYTES))
 
     def more_devices(self) -> list[Device]:
         self.npu, self.rifsc, self.cache = Npu(self), Rifsc(self.rcc), CacheAxi(self)
         sizes = int(np.prod(self._io.input_shape)), self._io.classes
         self.npu.values = {0: INPUT, 4: sizes[0], 8: OUTPUT, 12: sizes[1]}
-        return [self.npu, self.rifsc, self.cache]
+        return [*super().more_devices(), self.npu, self.rifsc, self.cache]
 
     def awake(self, bit: int):
         enabled, held = self.rcc.bit(Rcc.AHB5ENR, bit), self.rcc.bit(Rcc.AHB5RSTR, bit)
@@ -149,28 +151,35 @@ class NpuMachine(Machine):
 
     # -- caches ------------------------------------------------------------------------------------------------------
 
+    def _base(self, address: int) -> int | None:
+        """Where the memory begins that has an address."""
+        found = (base for base, memory in self._memories.items() if base <= address < base + len(memory))
+        return next(found, None)
+
     def maintain(self, address, *, clean, forget):
         line = address // LINE * LINE
-        if not MEMORY <= line < MEMORY + MEMORY_BYTES:
+        base = self._base(line)
+        if base is None:
             return
-        at = slice(line - MEMORY, line - MEMORY + LINE)
+        memory, at = self._memories[base], slice(line - base, line - base + LINE)
         if clean:
-            self._memory[at] = self.uc.mem_read(line, LINE)
+            memory[at] = self.uc.mem_read(line, LINE)
         if forget:
-            self.uc.mem_write(line, bytes(self._memory[at]))
+            self.uc.mem_write(line, bytes(memory[at]))
 
     def _read_memory(self, address: int, size: int, *, cached: bool = False) -> np.ndarray:
-        first, end = address - MEMORY, address - MEMORY + size
+        base = self._base(address)
+        if base is None:
+            raise ModelError(f"the NPU reads 0x{address:08x}, where no memory is")
+        memory, first, end = self._memories[base], address - base, address - base + size
         if not (cached and self.cache.on):
-            return np.frombuffer(bytes(self._memory[first:end]), np.int8)
+            return np.frombuffer(bytes(memory[first:end]), np.int8)
         start = first // NPU_LINE * NPU_LINE
-        lines = (
-            self.cache.line(MEMORY + at, bytes(self._memory[at : at + NPU_LINE])) for at in range(start, end, NPU_LINE)
-        )
+        lines = (self.cache.line(base + at, bytes(memory[at : at + NPU_LINE])) for at in range(start, end, NPU_LINE))
         return np.frombuffer(b"".join(lines)[first - start :][:size], np.int8)
 
     def _write_memory(self, address: int, data: bytes) -> None:
-        self._memory[address - MEMORY : address - MEMORY + len(data)] = data
+        self._memories[MEMORY][address - MEMORY : address - MEMORY + len(data)] = data
         self.uc.mem_write(address, bytes(~b & 0xFF for b in data))
 
     # -- the network -------------------------------------------------------------------------------------------------
@@ -191,3 +200,14 @@ class NpuMachine(Machine):
         x = self._read_memory(INPUT, int(np.prod(shape))).reshape(shape)
         self._write_memory(OUTPUT, self._interpreter[1].run(x).astype(np.int8).tobytes())
         self.inferences += 1
+
+
+class NpuDkMachine(NpuMachine, DkMachine):
+    """An STM32N6570-DK: the NPU reaches its PSRAM, too, while that is mapped and right."""
+
+    def map_psram(self) -> None:
+        super().map_psram()
+        if self.mapped_as != "memory":
+            self._memories.pop(BASE, None)
+        elif BASE not in self._memories:
+            self._memories[BASE] = bytearray((self._random.randbytes(1 << 20) * 32)[:SIZE])

@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 import struct
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from stm32n6_model import LSI, Core, Machine, ModelError, ModelLine, load_segmen
 from stm32n6_psram import DkMachine
 from tiny_model import SHAPE, tiny_image
 from unicorn import UC_HOOK_CODE
+from unicorn import arm_const as arm
 
 import pipeline.firmware
 from converters.errors import UserError
@@ -156,6 +159,57 @@ def test_the_board_waits_for_ever_and_keeps_time(fault_firmware):
     assert line.read(5)
 
 
+def call(machine: Machine, firmware, name: str, *arguments: int) -> int:
+    """A function of the firmware, which returns at most 64 bits, without interrupts. It ends where the core never was:
+    Unicorn stops nowhere else."""
+    place, back = symbol(firmware, name), symbol(firmware, "board_exit")
+    for i, value in enumerate(arguments):
+        machine.uc.reg_write(arm.UC_ARM_REG_R0 + i, value)
+    machine.uc.reg_write(arm.UC_ARM_REG_LR, back | 1)
+    machine._due, machine._again = lambda: False, []
+    machine.uc.emu_start(place | 1, back)
+    return machine.uc.reg_read(arm.UC_ARM_REG_R0) | machine.uc.reg_read(arm.UC_ARM_REG_R1) << 32
+
+
+@cache
+def symbol(firmware, name: str) -> int:
+    done = subprocess.run(["arm-none-eabi-nm", str(firmware)], capture_output=True, text=True, check=True)
+    return int(next(line.split()[0] for line in done.stdout.splitlines() if line.split()[2] == name), 16)
+
+
+@pytest.mark.parametrize("cycles", [0, 1, 2])
+def test_the_clock_is_right_at_the_end_of_a_round(firmware, cycles):
+    """Every reading lies between the times before and after it, whatever a register's access takes: cycles."""
+    machine = ModelLine(firmware).machine
+    core, read, length = machine.core, machine.core.read, 1 << 24
+    advance, core.advance = core.advance, lambda *_: None
+
+    def read_and_go_on(offset: int) -> int:
+        value = read(offset)
+        advance(cycles, 1)
+        return value
+
+    core.read = read_and_go_on
+    rounds = struct.unpack("<I", machine.uc.mem_read(symbol(firmware, "clock_rounds"), 4))[0]
+    for start in range(length - 8, length + 9):
+        core.cycles, core.tick_pending = start, start >= length
+        now = call(machine, firmware, "clock_now") - rounds * length
+        assert start <= now <= core.cycles, (start, now)
+
+
+def test_a_byte_that_is_not_taken_ends_the_waiting(firmware):
+    machine, reads = ModelLine(firmware).machine, []
+    machine.usart.read = lambda offset: reads.append(offset) or 0
+    call(machine, firmware, "uart_write", 0x34000400, 1000)
+    assert 1 < len(reads) <= 1 << 20, "one byte is waited for"
+    reads.clear()
+    call(machine, firmware, "uart_write", 0x34000400, 1000)
+    assert len(reads) == 1 and not machine.usart.to_host
+    machine.usart.read = lambda offset: 0xC0
+    call(machine, firmware, "uart_write", 0x34000400, 1000)
+    assert len(machine.usart.to_host) == 1000, "and what comes back is used"
+
+
 # -- Steps left out --------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +300,16 @@ def test_a_fault_is_reported_over_the_serial_line(fault_firmware, number, words)
     assert "boards/cortex_m/provoke.c:" in message or number == 7
     assert "app_run (tflm_app/app/app.c:" in message or number == 1
     assert re.search(r"\bpc [0-9a-f]{8}\b", message) and "load its firmware again" in message
+
+
+def test_a_fault_of_the_start_is_reported():
+    """A chip without PWR, which the start of PSRAM needs."""
+    with pytest.raises(UserError) as error:
+        connect(build_stm32n6("dk", "portable", cpu="cortex-m33"), patience=5)
+    where = (
+        r"access to memory that is not there at address 0x5602483c \(BusFault\) in connect \(boards/stm32n6/psram.c:\d"
+    )
+    assert re.search(where, str(error.value)) and "main (boards/stm32n6/port.c:" in str(error.value)
 
 
 def test_a_lock_up_ends_in_silence(fault_firmware, monkeypatch):

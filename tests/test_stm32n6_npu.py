@@ -11,7 +11,8 @@ import pytest
 from npu_builds import NETWORKS, make_build, network
 from oracles import random_pixels
 from stm32n6_model import Core, ModelError, ModelLine
-from stm32n6_npu import INPUT, OUTPUT, CacheAxi, NpuMachine, Rifsc
+from stm32n6_npu import INPUT, OUTPUT, CacheAxi, NpuDkMachine, NpuMachine, Rifsc
+from stm32n6_psram import BASE
 from tiny_model import SHAPE, tiny_image, tiny_tflite
 
 from converters import device_image
@@ -20,7 +21,7 @@ from converters.errors import UserError
 from pipeline.targets.boards import VARIANTS, build_stm32n6
 from pipeline.targets.client import Board
 from pipeline.targets.link import Link
-from pipeline.targets.target import NEAREST, STOCHASTIC, Update
+from pipeline.targets.target import NEAREST, STOCHASTIC, Region, Update
 from pipeline.targets.twin import Twin
 
 pytestmark = pytest.mark.skipif(
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 RCC, RIFSC, CACHEAXI, SCS = 0x56028000, 0x54024000, 0x580DFC00, 0xE000E000
 POOL = 0x34200000
 OPTIONS = ("-DLL_ATON_STAND_IN=ON", f"-DWEIGHTS_ADDRESS={POOL:#x}", "-DWEIGHTS_BYTES=1376256")  # three banks
+IN_PSRAM = ("-DLL_ATON_STAND_IN=ON", f"-DWEIGHTS_ADDRESS={BASE:#x}", "-DWEIGHTS_BYTES=8388608")
 SAMPLES = 4
 
 
@@ -48,8 +50,21 @@ def cached_build(tmp_path_factory):
     return make_build(tmp_path_factory.mktemp("npu"), tiny_tflite(), "typical", cacheable=True, solve=False)
 
 
-def connect(firmware, build, tflite=None, **options) -> Board:
-    machine = partial(NpuMachine, build=build, tflite=tflite or tiny_tflite())
+@pytest.fixture(scope="module")
+def dk_firmware():
+    """The network has its weights in PSRAM."""
+    return build_stm32n6("dk", "words", *IN_PSRAM, name="npu-psram", cpu="cortex-m33", provoke=True)
+
+
+@pytest.fixture(scope="module")
+def dk_build(tmp_path_factory):
+    return make_build(
+        tmp_path_factory.mktemp("npu"), tiny_tflite(), "typical", cacheable=True, solve=False, address=BASE
+    )
+
+
+def connect(firmware, build, tflite=None, kind=NpuMachine, **options) -> Board:
+    machine = partial(kind, build=build, tflite=tflite or tiny_tflite())
     line = ModelLine(firmware, machine=machine, **options)
     board = Board(Link(line), build.image, describe_end=line.describe_end)
     board.machine = line.machine
@@ -90,12 +105,13 @@ def test_training_equals_the_twin(firmware, build, expected):
         assert board.machine.cache.on
 
 
-def test_a_real_network_equals_the_twin(tmp_path):
+def test_a_real_network_in_psram_equals_the_twin(tmp_path, dk_firmware):
     """175,000 weights, whose places were recovered from the compiled bytes, as convert does."""
     tflite = network(NETWORKS[0])
-    build, firmware = make_build(tmp_path, tflite, "typical"), build_stm32n6("dk", "words", *OPTIONS, cpu="cortex-m33")
+    build = make_build(tmp_path, tflite, "typical", address=BASE)
     image = DeviceImage.read(device_image.build(tflite, Preprocessing()))
-    with closing(connect(firmware, build, tflite)) as board, closing(Twin(image, threads=1)) as twin:
+    there = connect(dk_firmware, build, tflite, kind=NpuDkMachine)
+    with closing(there) as board, closing(Twin(image, threads=1)) as twin:
         assert board.info.board == "stm32n6-dk"
         for target in (board, twin):
             target.write_samples(0, random_pixels(2, (32, 32, image.input.channels), 1), np.arange(2))
@@ -142,10 +158,10 @@ MAINTENANCE = {
 }
 
 
-def says_otherwise(firmware, build, expected, tamper) -> None:
+def says_otherwise(firmware, build, expected, tamper, kind=NpuMachine) -> None:
     """Training runs, or ends, but not as it should."""
     try:
-        with closing(connect(firmware, build, tamper=tamper)) as board:
+        with closing(connect(firmware, build, kind=kind, tamper=tamper)) as board:
             assert train(board) != expected
     except ModelError as error:
         assert "holds no weight" in str(error)  # the NPU read what was never written
@@ -179,3 +195,46 @@ def test_an_error_of_the_npu_is_reported(firmware, cached_build):
     board.machine.core.pended.add(53)
     with pytest.raises(UserError, match=r"the board stopped: the NPU reported an error"):
         board.loss()
+
+
+def test_a_hang_of_the_start_is_reported(firmware, cached_build, monkeypatch):
+    """The NPU's cache, which is busy after its reset, stays busy."""
+    monkeypatch.setattr(CacheAxi, "BUSY_READS", 1 << 60)
+    with pytest.raises(UserError, match=r"the watchdog ran out .* in (wait_for_npu_cache|npu_cache_enable) \("):
+        connect(firmware, cached_build, patience=10)
+
+
+# -- Weights in PSRAM ------------------------------------------------------------------------------------------------
+
+
+def test_training_with_weights_in_psram_equals_the_twin(dk_firmware, dk_build, expected):
+    with closing(connect(dk_firmware, dk_build, kind=NpuDkMachine)) as board:
+        assert board.info.regions[3] == Region(3, 8 << 20)
+        assert train(board) == expected
+        blob = board.image.npu.blob
+        assert board.machine.inferences > 8 * SAMPLES and board.machine.cache.lines.keys() >= {BASE}
+        assert sum(a != b for a, b in zip(board.machine.uc.mem_read(BASE, len(blob)), blob, strict=True)) > 0
+
+
+IN_PSRAM_MAINTENANCE = {
+    "weights cleaned": lambda lines: {SCS + Core.DCCMVAC: without(BASE, 1 << 20, after=lines)},
+    "the NPU's cache told": MAINTENANCE["the NPU's cache told"],
+}
+
+
+@pytest.mark.parametrize("tamper", IN_PSRAM_MAINTENANCE.values(), ids=IN_PSRAM_MAINTENANCE)
+def test_maintenance_of_weights_in_psram_left_out_is_noticed(dk_firmware, dk_build, expected, tamper):
+    lines = -(-len(DeviceImage.read(dk_build.image).npu.blob) // 32)
+    says_otherwise(dk_firmware, dk_build, expected, tamper(lines), NpuDkMachine)
+
+
+@pytest.mark.parametrize("options", [{"psram": False}, {"fault": "address 20"}], ids=["no memory", "a broken line"])
+def test_without_psram_the_image_is_refused(dk_firmware, dk_build, options, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Board, "_check", lambda board: seen.append(board.info.regions))
+    with pytest.raises(UserError, match=r"the board has room for 0: "):
+        connect(dk_firmware, dk_build, kind=NpuDkMachine, **options)
+    assert seen[0][3] == Region(3, 0)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match=r"does not fit the board stm32n6-dk: .* more than the 0 that are there"):
+        connect(dk_firmware, dk_build, kind=NpuDkMachine, **options)

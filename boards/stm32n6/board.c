@@ -11,6 +11,7 @@
 #include "psram.h"
 #include "registers.h"
 #include "uart.h"
+#include "watchdog.h"
 
 /* -- Memory protection ------------------------------------------------------------------------------------------- */
 
@@ -52,7 +53,8 @@ static void start_clock(void)
     SYST_CSR = SYST_CSR_ENABLE | SYST_CSR_INTERRUPT | SYST_CSR_CORE_CLOCK;
 }
 
-/* With interrupts masked, a round that ended is either counted or pending. */
+/* With interrupts masked, a round that ended is either counted or pending. A round ends at 0; the cycle after that
+ * reloads the counter. */
 uint64_t clock_now(void)
 {
     __asm volatile("cpsid i" ::: "memory");
@@ -62,7 +64,7 @@ uint64_t clock_now(void)
         rounds++;
     }
     __asm volatile("cpsie i" ::: "memory");
-    return (uint64_t)rounds * CLOCK_ROUND + (CLOCK_ROUND - 1 - left);
+    return (uint64_t)rounds * CLOCK_ROUND + (CLOCK_ROUND - left) % CLOCK_ROUND;
 }
 
 /* -- Memories ---------------------------------------------------------------------------------------------------- */
@@ -114,6 +116,12 @@ void board_start(void)
     SAU_CTRL = 0; /* all memory is secure */
     clocks_start();
     start_clock();
+    /* A core that a debugger holds is not reset. */
+    RCC_MISCENSR = RCC_MISCEN_DBG;
+    DBGMCU_APB4FZ1 |= DBGMCU_APB4FZ1_IWDG;
+    /* From here on faults and hangs are told over the line. */
+    watchdog_start(BOARD_WATCHDOG_SECONDS);
+    uart_start();
     power_memories();
     start_caches();
 #ifdef BOARD_VARIANT_DK
@@ -122,9 +130,6 @@ void board_start(void)
 #ifdef BOARD_NPU_IRQ
     npu_start();
 #endif
-    /* A core that a debugger holds is not reset. */
-    RCC_MISCENSR = RCC_MISCEN_DBG;
-    DBGMCU_APB4FZ1 |= DBGMCU_APB4FZ1_IWDG;
 }
 
 void board_print(const char *text)

@@ -4,7 +4,8 @@
 
 #include <stdint.h>
 
-/* Clocks, memories, caches, and the NPU where the runner is one of its; first thing in main. */
+/* Clocks, watchdog, the line to the host, memories, caches, and the NPU where the runner is one of its; first thing in
+ * main. */
 void board_start(void);
 
 /* Ticks of the core's clock since board_start. */

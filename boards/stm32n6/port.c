@@ -143,8 +143,6 @@ struct port_stack port_stack(void)
 int main(void)
 {
     board_start();
-    watchdog_start(BOARD_WATCHDOG_SECONDS);
-    uart_start();
     app_run(&app);
     return EXIT_SUCCESS;
 }

@@ -1,5 +1,7 @@
 #include "uart.h"
 
+#include <stdbool.h>
+
 #include "registers.h"
 #include "ring.h"
 
@@ -65,18 +67,21 @@ size_t uart_read(uint8_t *to, size_t max)
     return ring_take(&ring, to, max);
 }
 
-static void wait_for(uint32_t flag)
+/* What did not answer once is asked once from then on, until it does. */
+static bool wait_for(uint32_t flag)
 {
-    for (uint32_t i = 0; !(USART1_ISR & flag) && i < PATIENCE; i++)
-        continue;
+    static bool answers = true;
+    uint32_t reads = answers ? PATIENCE : 1;
+    answers = false;
+    for (uint32_t i = 0; i < reads && !answers; i++)
+        answers = USART1_ISR & flag;
+    return answers;
 }
 
 void uart_write(const uint8_t *from, size_t size)
 {
-    for (size_t i = 0; i < size; i++) {
-        wait_for(USART_ISR_TXFNF);
+    for (size_t i = 0; i < size && wait_for(USART_ISR_TXFNF); i++)
         USART1_TDR = from[i];
-    }
 }
 
 void uart_flush(void)

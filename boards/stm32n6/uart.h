@@ -10,7 +10,8 @@ void uart_start(void);
 /* What has arrived, at most max bytes; 0: nothing. */
 size_t uart_read(uint8_t *to, size_t max);
 
-/* Polled. Bytes that the USART does not take within a while, because it has no clock, are given up. */
+/* Polled. A byte that the USART does not take within a while, because it has no clock, is given up with all that
+ * follow. */
 void uart_write(const uint8_t *from, size_t size);
 
 /* Wait until the last byte is out. */
