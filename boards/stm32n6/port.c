@@ -47,6 +47,8 @@ enum {
     PSRAM_BYTES = 32767 << 10, /* of 32 MiB: the last line of the cache must not be read (erratum ES0620 2.4.5) */
 };
 
+_Static_assert(BOARD_SMALL_IMAGE_BYTES <= IMAGE_BYTES, "small images fit");
+
 static uint8_t image[IMAGE_BYTES] __attribute__((section(".image"), aligned(64)));
 static uint8_t work[WORK_BYTES] __attribute__((section(".work"), aligned(64)));
 static uint8_t samples[SAMPLES_BYTES] __attribute__((section(".samples"), aligned(64)));

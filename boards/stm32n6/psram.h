@@ -6,7 +6,7 @@
 
 #define PSRAM_ADDRESS 0x90000000u
 
-/* Where the memory does not answer or fails its check, it is as if there was none. */
+/* A memory that does not answer, or fails its check, is not used. */
 void psram_start(void);
 
 bool psram_is_there(void);
