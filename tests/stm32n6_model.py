@@ -388,8 +388,8 @@ class Machine:
         # its instruction and makes it again when it goes on: it has had its effect and gets the same value then.
         # (Where a loop of a single access was stopped between two rounds, one round is taken for a repetition, too:
         # a poll that sees the same once more.)
-        self._last: tuple[int, int, int] | None = None
-        self._again: list[tuple[int, int, int]] = []
+        self._last: tuple[int, tuple[int | None, bool], int] | None = None
+        self._again: list[tuple[int, tuple[int | None, bool], int]] = []
         self._random = random.Random(1)
 
         self._mapped: set[int] = set()
@@ -462,18 +462,23 @@ class Machine:
                 return device
         raise ModelError(f"register 0x{address:08x} is not in this model")
 
-    def _repeated(self, address: int) -> int | None:
+    def _repeated(self, address: int, *, loads: bool) -> int | None:
         """The value of an access that was made already, before the core stopped in it."""
-        here = (self.exception, address)
+        here = (self.exception, (address, loads))
         return self._again.pop()[2] if self._again and self._again[-1][:2] == here else None
 
-    def _accessed(self, address: int, value: int) -> None:
-        self._last = (self.exception, address, value)
+    def _accessed(self, address: int, value: int, *, loads: bool) -> None:
+        self._last = (self.exception, (address, loads), value)
         if self._due():
             self.uc.emu_stop()
 
-    def _target(self) -> int | None:
-        """The address that the load or store of a word or byte at PC goes to [A, chapter C2]; None for others."""
+    def _target(self) -> tuple[int | None, bool]:
+        """The address that the load or store of a word or byte at PC goes to, None for others; whether it loads."""
+        (first,) = struct.unpack("<H", self.uc.mem_read(self.uc.reg_read(arm.UC_ARM_REG_PC), 2))
+        return self._address(), bool(first & (0x10 if first >= 0xE800 else 0x800))
+
+    def _address(self) -> int | None:
+        """[A, chapter C2]"""
         first, second = struct.unpack("<HH", self.uc.mem_read(self.uc.reg_read(arm.UC_ARM_REG_PC), 4))
 
         def register(number: int) -> int:
@@ -495,7 +500,7 @@ class Machine:
 
     def _read(self, _uc, offset: int, size: int, page: int) -> int:
         address = page + offset
-        if (value := self._repeated(address)) is not None:
+        if (value := self._repeated(address, loads=True)) is not None:
             return value
         try:
             device = self._device(address)
@@ -505,12 +510,12 @@ class Machine:
         except ModelError as e:
             self._error = e
             value = 0
-        self._accessed(address, value)
+        self._accessed(address, value, loads=True)
         return value
 
     def _write(self, _uc, offset: int, size: int, value: int, page: int) -> None:
         address = page + offset
-        if self._repeated(address) is not None:
+        if self._repeated(address, loads=False) is not None:
             return
         try:
             device = self._device(address)
@@ -521,7 +526,7 @@ class Machine:
                 device.write(address - device.base, kept)
         except ModelError as e:
             self._error = e
-        self._accessed(address, 0)
+        self._accessed(address, 0, loads=False)
 
     def _on_invalid(self, _uc, kind: int, address: int, size: int, _value: int, _data) -> bool:
         self._access = (kind, address, size)
