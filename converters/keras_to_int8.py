@@ -89,6 +89,21 @@ def without_softmax(model: Any) -> Any:
     return library.Model(model.inputs, output)
 
 
+def with_new_head(model: Any, classes: int, seed: int) -> Any:
+    """The same model with logits out, its last layer replaced by an untrained one for so many classes."""
+    if ends_in_softmax(model):
+        model = without_softmax(model)
+    last = model.layers[-1]
+    if type(last).__name__ != "Dense":
+        raise UserError(
+            f"the Keras model ends in a {type(last).__name__} layer: only a Dense one at the end can give way to a new "
+            "head."
+        )
+    library = keras if isinstance(model, keras.Model) else __import__("keras")
+    library.utils.set_random_seed(seed)
+    return library.Model(model.inputs, library.layers.Dense(classes, name=last.name)(last.input))
+
+
 def quantize_aware(model: keras.Model, calibration: np.ndarray) -> keras.Model:
     """A copy of `model` with fake quantisation, its activation ranges set from real inputs.
 

@@ -54,6 +54,7 @@ class Settings:
     preprocessing: Preprocessing
     train: str
     allow_drop: float
+    new_head: bool = False  # of a Keras model, for the classes of the data set
     board: str | None = None  # that the image has to fit
     npu: str | None = None  # the variant of the board, where it is the image for the NPU that has to
 
@@ -178,15 +179,16 @@ def _quantised(settings: Settings, stages: Stages, host: _Host) -> Network:
     """A float network, trained here or given, made int8 here."""
     s = settings
     if s.keras is not None:
-        name, file, make = s.keras.name, f"{s.name}{s.keras.suffix}", host.load_keras
-        key = ("keras", _digest(_read(s.keras)), s.strip_softmax)
+        name, file, make = s.keras.name, f"{s.name}{_suffix(s)}", host.load_keras
+        key = ("keras", _digest(_read(s.keras)), s.strip_softmax, *(["new head"] if s.new_head else []))
     else:
         name, file, make = str(s.model), f"{s.name}.keras", host.pretrain
         key = ("pretrain", s.model, s.epochs, s.batch, s.learning_rate, s.augment)
     trained = stages.run("float", file, (*key, host.key), make)
     _say("float network", trained.reused)
     keras3 = trained.facts["keras3"]
-    quantization = s.quantization or ("ptq" if keras3 else "qat")
+    # QAT would train the new head, and all before it, on the host.
+    quantization = s.quantization or ("ptq" if keras3 or s.new_head else "qat")
     if keras3 and quantization == "qat":
         raise UserError(
             f"{name} is a Keras 3 model, and tensorflow-model-optimization, which does quantisation-aware training, "
@@ -199,6 +201,11 @@ def _quantised(settings: Settings, stages: Stages, host: _Host) -> Network:
     _say(f"int8 network ({quantization})", integer.reused)
     tflite = _checked(integer.data, name, s)
     return Network(tflite, name, quantization, trained.facts["accuracy"], integer.facts["fake_quant"])
+
+
+def _suffix(settings: Settings) -> str:
+    """Of the float network's file."""
+    return ".keras" if settings.keras is None or settings.new_head else settings.keras.suffix
 
 
 class _Host:
@@ -234,6 +241,9 @@ class _Host:
 
         s = self.settings
         model, keras3 = keras_to_int8.load_keras(s.keras)
+        if s.new_head:
+            known = len(datasets.class_names(s.dataset, s.data_dir))
+            model = keras_to_int8.with_new_head(model, known, s.seed)
         shape, classes = keras_to_int8.check_shape(model)
         _check_fit(str(s.keras), s, shape[0], classes)
         if keras_to_int8.ends_in_softmax(model) and not s.strip_softmax:
@@ -242,7 +252,8 @@ class _Host:
                 "the logits in front of it."
             )
         test = self._dataset(*shape).test.head(EVALUATION_IMAGES)
-        return _read(s.keras), {"accuracy": training.accuracy(model, test, *self._range), "keras3": keras3}
+        data = _saved(model) if s.new_head else _read(s.keras)
+        return data, {"accuracy": training.accuracy(model, test, *self._range), "keras3": keras3}
 
     def quantize(self, float_model: bytes, quantization: str) -> tuple[bytes, dict[str, Any]]:
         from converters import keras_to_int8
@@ -251,7 +262,7 @@ class _Host:
 
         s = self.settings
         with tempfile.TemporaryDirectory() as scratch:
-            file = Path(scratch) / f"model{s.keras.suffix if s.keras else '.keras'}"
+            file = Path(scratch) / f"model{_suffix(s)}"
             file.write_bytes(float_model)
             model, _ = keras_to_int8.load_keras(file)
         if keras_to_int8.ends_in_softmax(model):

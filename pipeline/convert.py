@@ -81,6 +81,11 @@ def _by_dataset(field: str) -> str:
     type=click.Path(path_type=Path),
     help="Take this full-integer int8 model instead, made elsewhere.",
 )
+@click.option(
+    "--new-head",
+    is_flag=True,
+    help="--keras: replace its last layer by an untrained one for the data set's classes, for the device to train.",
+)
 @click.option("--strip-softmax", is_flag=True, help="Drop a softmax at the end of such a model.")
 @click.option(
     "--dataset",
@@ -157,6 +162,7 @@ def main(
     input_size: int | None,
     keras_file: Path | None,
     tflite_file: Path | None,
+    new_head: bool,
     strip_softmax: bool,
     dataset: str,
     data_dir: Path | None,
@@ -194,6 +200,7 @@ def main(
       python -m pipeline.convert --name demo
       python -m pipeline.convert --model mobilenet_v2 --input-size 64 --dataset eurosat --data-dir ~/EuroSAT
       python -m pipeline.convert --keras my_model.keras --dataset eurosat --data-dir ~/EuroSAT --input-range 0 255
+      python -m pipeline.convert --keras artifacts/demo/demo.keras --new-head --dataset cifar10 --data-dir ~/cifar
       python -m pipeline.convert --tflite my_model.tflite --dataset fashion_mnist --board qemu_an547
       python -m pipeline.convert --tflite my_model.tflite --dataset fashion_mnist
       python -m pipeline.convert --name demo --npu neural_art --variant nucleo
@@ -226,6 +233,7 @@ def main(
         keras=keras_file,
         tflite=tflite_file,
         strip_softmax=strip_softmax,
+        new_head=new_head,
         input_size=input_size,
         dataset=dataset,
         data_dir=data_dir,
@@ -241,7 +249,7 @@ def main(
         mu_max=mu_max,
         preprocessing=Preprocessing((input_range[0],), (input_range[1],)),
         train=train,
-        allow_drop=allow_drop,
+        allow_drop=100.0 if new_head else allow_drop,  # what is untrained has nothing to lose
         board="stm32n6-dk" if (board, variant, npu) == ("stm32n6", "dk", None) else board,
         npu=variant if npu else None,
     )
@@ -257,12 +265,12 @@ def main(
 def _refuse_stray_options(model: str, keras: bool, tflite: bool, npu: bool, board: str | None) -> None:
     """An option that would change nothing is a mistake, and may cost an hour of training the wrong network."""
     if tflite:
-        source, stray = "--tflite", RESNET18_ONLY | MOBILENET_ONLY | PRETRAINING | QUANTIZING
+        source, stray = "--tflite", RESNET18_ONLY | MOBILENET_ONLY | PRETRAINING | QUANTIZING | {"new_head"}
     elif keras:
         source, stray = "--keras", RESNET18_ONLY | MOBILENET_ONLY | PRETRAINING
     else:
         source = f"--model {model}"
-        stray = (MOBILENET_ONLY if model == "resnet18" else RESNET18_ONLY) | {"strip_softmax"}
+        stray = (MOBILENET_ONLY if model == "resnet18" else RESNET18_ONLY) | {"strip_softmax", "new_head"}
     context = click.get_current_context()
     for name in sorted(stray):
         if context.get_parameter_source(name) == ParameterSource.COMMANDLINE:

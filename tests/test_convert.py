@@ -163,6 +163,37 @@ def test_keras_files_of_both_generations(data, tmp_path, kind, end):
         assert "Keras 3" in sentence and "--quantization ptq" in sentence
 
 
+@pytest.mark.parametrize("kind", ["tf-keras", "keras3"])
+def test_a_new_head_leaves_the_backbone_as_it_is(data, tmp_path, kind):
+    import keras as keras3
+
+    library = keras if kind == "tf-keras" else keras3
+    model = small_cnn(library, classes=7, end="softmax" if kind == "keras3" else "logits")
+    file = saved(model, tmp_path / "backbone.keras")
+    common = ("--keras", file, "--data-dir", data, "--out", tmp_path / "out", "--name", "new")
+    assert "7 classes" in refused(run(*common))
+    result = run(*common, "--new-head", "--train", "head")
+    assert result.exit_code == 0 and "(ptq)" in result.output, result.output
+    found, _ = keras_to_int8.load_keras(tmp_path / "out/new/new.keras")
+    before, after = model.get_weights(), found.get_weights()
+    assert after[-2].shape == (8, 10) and after[-1].shape == (10,)
+    assert all(np.array_equal(a, b) for a, b in zip(before[:-2], after[:-2], strict=True))
+    image = DeviceImage.read((tmp_path / "out/new/new.zimg").read_bytes())
+    assert image.classes == 10 and image.weights == 80
+    assert run(*common, "--new-head", "--train", "head").output.count("reused") >= 2
+    again = run(*common, "--new-head", "--train", "head", "--seed", 5)
+    assert again.exit_code == 0
+    assert not np.array_equal(keras_to_int8.load_keras(tmp_path / "out/new/new.keras")[0].get_weights()[-2], after[-2])
+
+
+def test_only_a_dense_layer_is_a_head(data, tmp_path):
+    image = keras.layers.Input((32, 32, 3))
+    flat = keras.layers.GlobalAveragePooling2D()(keras.layers.Conv2D(10, 3)(image))
+    file = saved(keras.Model(image, flat), tmp_path / "headless.keras")
+    sentence = refused(run("--keras", file, "--new-head", "--data-dir", data, "--out", tmp_path / "out"))
+    assert "ends in a GlobalAveragePooling2D layer" in sentence
+
+
 def test_an_int8_model_made_elsewhere(data, tmp_path):
     result = run(
         "--tflite", FIXTURES / "resnet18_w8_32.tflite", "--data-dir", data, "--name", "given", "--out", tmp_path
@@ -251,6 +282,8 @@ def test_other_mistakes_are_one_sentence(data, tmp_path):
         ("--model", "resnet18", "--alpha", 0.5),
         ("--model", "mobilenet_v2", "--stem", "small"),
         ("--strip-softmax",),
+        ("--new-head",),
+        ("--tflite", "x.tflite", "--new-head"),
     ],
 )
 def test_options_that_would_change_nothing_are_refused(options):
