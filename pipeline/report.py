@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
-import jinja2
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,6 +22,7 @@ from pipeline.files import write_atomic
 from pipeline.run import Config, Metrics, disk_errors, read_config, read_metrics
 from pipeline.samples import link_share
 from pipeline.style import BLUE, GREY, ORANGE, STYLE, png
+from pipeline.style import page as html_page
 from pipeline.targets.target import board_title
 from pipeline.zo.qscheduler import window_length
 
@@ -182,22 +182,8 @@ def settings(config: Config) -> list[Row]:
     ]
 
 
-PAGE = jinja2.Template(
-    """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{{ name }}</title>
-<style>
-  body { font: 15px/1.5 system-ui, sans-serif; color: #22262d; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-  h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin-top: 2rem }
-  p { color: #5b616b; margin-top: 0 }
-  img { width: 100%; height: auto } table { border-collapse: collapse } code { font-size: 0.9em }
-  td { padding: 0.2rem 1.5rem 0.2rem 0; border-bottom: 1px solid #e6e8ec; vertical-align: top }
-  td:first-child { color: #5b616b; white-space: nowrap }
-</style>
-<h1>{{ name }}</h1>
-<p>{{ config.image }} on {{ board }},
+PAGE = html_page(
+    """<p>{{ config.image }} on {{ board }},
 {{ config.dataset }}, {{ config.domain }}</p>
 <img alt="Accuracy, loss, q and step size over forward passes" src="data:image/png;base64,{{ picture }}">
 <h2>Results</h2>
@@ -208,9 +194,10 @@ PAGE = jinja2.Template(
 <table>
 {% for row in settings %}<tr><td>{{ row.name }}</td><td><code>{{ row.value }}</code></td></tr>
 {% endfor %}</table>
-</html>
 """,
-    autoescape=True,
+    width="60rem",
+    css="""  p { margin-top: 0 } code { font-size: 0.9em } td:first-child { color: #5b616b; white-space: nowrap }
+""",
 )
 
 

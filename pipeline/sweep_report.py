@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 import matplotlib
 import numpy as np
 import pandas
@@ -21,6 +20,7 @@ from scipy import stats
 from converters.errors import UserError
 from pipeline.run import read_metrics
 from pipeline.style import BLUE, GREY, ORANGE, STYLE, png
+from pipeline.style import page as html_page
 
 CONFIDENCE = 0.95
 # Settings by which the runs of a method may differ, apart from the seed.
@@ -220,22 +220,9 @@ def markdown(found: Sequence[Result]) -> str:
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-PAGE = jinja2.Template(
-    """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{{ name }}</title>
-<style>
-  body { font: 15px/1.5 system-ui, sans-serif; color: #22262d; max-width: 70rem; margin: 2rem auto; padding: 0 1rem }
-  h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin-top: 2rem }
-  p { color: #5b616b } img { width: 100%; height: auto } table { border-collapse: collapse }
-  td, th { padding: 0.2rem 1rem 0.2rem 0; border-bottom: 1px solid #e6e8ec; text-align: left; vertical-align: top }
-  th { color: #5b616b; font-weight: normal } pre { background: #f6f7f9; padding: 0.8rem; overflow-x: auto }
-</style>
-<h1>{{ name }}</h1>
-<p>{{ runs }} runs. A method of several settings stands in the one that is best on the task, by mean accuracy on the
-same test images. ± after an accuracy: standard deviation of the seeds; after a difference: half of the
+PAGE = html_page(
+    """<p>{{ runs }} runs. A method of several settings stands in the one that is best on the task, by mean accuracy on
+the same test images. ± after an accuracy: standard deviation of the seeds; after a difference: half of the
 {{ confidence }} % interval of paired seeds (Student's t).</p>
 <img alt="Accuracy of each method on each task" src="data:image/png;base64,{{ pictures.methods }}">
 <h2>Results</h2>
@@ -247,9 +234,10 @@ same test images. ± after an accuracy: standard deviation of the seeds; after a
 <img alt="{{ name }}" src="data:image/png;base64,{{ picture }}">
 {% endfor %}<h2>The sweep</h2>
 <pre>{{ config }}</pre>
-</html>
 """,
-    autoescape=True,
+    width="70rem",
+    css="""  th { color: #5b616b; font-weight: normal } pre { background: #f6f7f9; padding: 0.8rem; overflow-x: auto }
+""",
 )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from converters.errors import UserError
-from pipeline.datasets.dataset import CACHE, Dataset, Part, Split, fit_images, interleave, split_by_rank
+from pipeline.datasets.dataset import CACHE, Dataset, Part, fit_images, with_official_test
 
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = 60_000
@@ -32,20 +32,11 @@ def load(
     folder = _find(data_dir if data_dir is not None else cache / "cifar-10-batches-bin")
     parts = [_read(folder / name) for name in TRAIN_FILES]
     images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
-    test_images, test_labels = _read(folder / TEST_FILE)
 
-    def make(x: np.ndarray, y: np.ndarray, order: np.ndarray) -> Split:
-        order = order[:limit]
-        return Split(fit_images(np.ascontiguousarray(x[order].transpose(0, 2, 3, 1)), size, channels, resize), y[order])
+    def prepare(stored: np.ndarray) -> np.ndarray:
+        return fit_images(np.ascontiguousarray(stored.transpose(0, 2, 3, 1)), size, channels, resize)
 
-    source, adapt = split_by_rank(labels, 0.8)
-    return Dataset(
-        "cifar10",
-        CLASS_NAMES,
-        make(images, labels, source),
-        make(images, labels, adapt),
-        make(test_images, test_labels, interleave(test_labels)),
-    )
+    return with_official_test("cifar10", CLASS_NAMES, (images, labels), _read(folder / TEST_FILE), 0.8, prepare, limit)
 
 
 def examine(data_dir: Path | None, cache: Path = CACHE) -> list[Part]:

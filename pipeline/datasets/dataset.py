@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -98,6 +99,30 @@ def split_by_rank(labels: np.ndarray, source_share: float) -> tuple[np.ndarray, 
         first[where[: round(source_share * len(where))]] = True
     chosen, rest = np.flatnonzero(first), np.flatnonzero(~first)
     return chosen[interleave(labels[chosen])], rest[interleave(labels[rest])]
+
+
+def with_official_test(
+    name: str,
+    class_names: tuple[str, ...],
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+    source_share: float,
+    prepare: Callable[[np.ndarray], np.ndarray],
+    limit: int | None,
+    note: str = "",
+) -> Dataset:
+    """A data set whose authors say what is for testing.
+
+    train, test: images as stored, and labels; source_share: the first images of each class in train; prepare: makes of
+    stored images what a Split has; limit: of each split.
+    """
+
+    def make(images: np.ndarray, labels: np.ndarray, order: np.ndarray) -> Split:
+        order = order[:limit]
+        return Split(prepare(images[order]), labels[order].astype(np.uint16))
+
+    source, adapt = split_by_rank(train[1], source_share)
+    return Dataset(name, class_names, make(*train, source), make(*train, adapt), make(*test, interleave(test[1])), note)
 
 
 def fit_images(images: np.ndarray, size: int, channels: int, resize: str) -> np.ndarray:

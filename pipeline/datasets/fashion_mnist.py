@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from converters.errors import UserError
-from pipeline.datasets.dataset import CACHE, Dataset, Part, Split, fit_images, interleave, split_by_rank
+from pipeline.datasets.dataset import CACHE, Dataset, Part, fit_images, with_official_test
 
 CLASS_NAMES = (
     "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -57,19 +57,11 @@ def load(
         if len(y) and y.max() >= len(CLASS_NAMES):
             raise UserError(f"{folder}: the {name} labels go up to {y.max()}, Fashion-MNIST has 10 classes.")
 
-    def make(x: np.ndarray, y: np.ndarray, order: np.ndarray) -> Split:
-        order = order[:limit]
-        padded = np.pad(x[order], ((0, 0), (2, 2), (2, 2)))[..., None]
-        return Split(fit_images(padded, size, channels, resize), y[order].astype(np.uint16))
+    def prepare(stored: np.ndarray) -> np.ndarray:
+        return fit_images(np.pad(stored, ((0, 0), (2, 2), (2, 2)))[..., None], size, channels, resize)
 
-    source, adapt = split_by_rank(labels, 5 / 6)
-    return Dataset(
-        "fashion_mnist",
-        CLASS_NAMES,
-        make(images, labels, source),
-        make(images, labels, adapt),
-        make(test_images, test_labels, interleave(test_labels)),
-    )
+    train, test = (images, labels), (test_images, test_labels)
+    return with_official_test("fashion_mnist", CLASS_NAMES, train, test, 5 / 6, prepare, limit)
 
 
 def examine(data_dir: Path | None, cache: Path = CACHE) -> list[Part]:

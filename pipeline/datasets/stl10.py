@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from converters.errors import UserError
-from pipeline.datasets.dataset import CACHE, Dataset, Part, Split, fit_images, interleave, split_by_rank
+from pipeline.datasets.dataset import CACHE, Dataset, Part, fit_images, with_official_test
 
 CLASS_NAMES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 IMAGE_BYTES = 3 * 96 * 96
@@ -34,26 +34,16 @@ def load(
     data_dir: Path | None, size: int, channels: int, resize: str, limit: int | None, cache: Path = CACHE
 ) -> Dataset:
     folder = _find(data_dir if data_dir is not None else cache / "stl10_binary")
-    images, labels = _read(folder, "train")
-    test_images, test_labels = _read(folder, "test")
+    train, test = _read(folder, "train"), _read(folder, "test")
     note = ""
-    if len(test_labels) < TEST_IMAGES:
-        note = f"{folder} holds {len(test_labels):,} of STL-10's {TEST_IMAGES:,} test images; these are used."
+    if len(test[1]) < TEST_IMAGES:
+        note = f"{folder} holds {len(test[1]):,} of STL-10's {TEST_IMAGES:,} test images; these are used."
 
-    def make(x: np.ndarray, y: np.ndarray, order: np.ndarray) -> Split:
-        order = order[:limit]
-        upright = np.ascontiguousarray(x[order].transpose(0, 3, 2, 1))  # [n, channel, column, row] as stored
-        return Split(fit_images(upright, size, channels, resize), y[order])
+    def prepare(stored: np.ndarray) -> np.ndarray:
+        upright = np.ascontiguousarray(stored.transpose(0, 3, 2, 1))  # [n, channel, column, row] as stored
+        return fit_images(upright, size, channels, resize)
 
-    source, adapt = split_by_rank(labels, 0.8)
-    return Dataset(
-        "stl10",
-        CLASS_NAMES,
-        make(images, labels, source),
-        make(images, labels, adapt),
-        make(test_images, test_labels, interleave(test_labels)),
-        note,
-    )
+    return with_official_test("stl10", CLASS_NAMES, train, test, 0.8, prepare, limit, note)
 
 
 def examine(data_dir: Path | None, cache: Path = CACHE) -> list[Part]:
