@@ -21,7 +21,7 @@ from converters.tflite_model import add_headroom, check_trainable, io_spec, read
 from pipeline import datasets, fitting, models
 from pipeline.models import ModelSpec
 from pipeline.stages import Stages, write
-from pipeline.targets.memory import BoardMemory, board_memory, fit, requirements
+from pipeline.targets.memory import BoardMemory, board_memory, requirements
 from pipeline.targets.target import NPU
 
 EVALUATION_IMAGES = 5000  # the head of the test split: balanced, and enough to see half a point
@@ -150,12 +150,11 @@ def _memory(settings: Settings) -> BoardMemory:
 
 
 def _check_board(settings: Settings, path: Path, image: bytes) -> None:
-    board = board_memory(settings.board)
+    board, spec = board_memory(settings.board), settings.model
     need = requirements(DeviceImage.read(image), board.kernels)
-    if fit(need, board) is None:
-        return
-    advice = fitting.advice(settings.model, need, board, settings.mu_max) if settings.model is not None else ""
-    raise UserError(f"{fit(need, board, advice=advice)} {path} was written all the same, for a board with more memory.")
+    fitting.check_written(
+        need, board, path, lambda: fitting.advice(spec, need, board, settings.mu_max) if spec is not None else ""
+    )
 
 
 def _given(settings: Settings) -> Network:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -82,6 +83,13 @@ def check_model(model: Any, board: BoardMemory, mu_max: int = 4) -> None:
     """Raises UserError, which names the board's bounds, when a Keras model will not fit the board."""
     if (why := fit(estimate_model(model, board.kernels, mu_max), board)) is not None:
         raise UserError(f"{why} Nothing was trained.")
+
+
+def check_written(need: Requirements, board: BoardMemory, path: Path, advise: Callable[[], str] = str) -> None:
+    """Raises UserError when the image at path does not fit the board. advise: other options, in words."""
+    if fit(need, board) is not None:
+        why = fit(need, board, advice=advise())
+        raise UserError(f"{why} {path} was written all the same, for a board with more memory.")
 
 
 def advice(spec: ModelSpec, need: Requirements, board: BoardMemory, mu_max: int = 4) -> str:

@@ -18,9 +18,10 @@ from converters.neural_art.checks import Findings, check
 from converters.neural_art.compiled import Compiled, read_compiled
 from converters.neural_art.solver import Ambiguous, WeightMap, probe_model, recover
 from converters.tflite_model import read_graph
+from pipeline import fitting
 from pipeline.cli import count
 from pipeline.stages import write
-from pipeline.targets.memory import board_memory, fit, requirements
+from pipeline.targets.memory import board_memory, requirements
 from pipeline.targets.target import NPU
 
 COMPILER = "stedgeai"
@@ -94,8 +95,7 @@ def firmware_command(settings: NpuSettings, folder: Path) -> str:
 def _check_board(name: str, path: Path, weights: int) -> None:
     """weights: bytes of the pool that they were compiled into."""
     need = requirements(DeviceImage.read(path.read_bytes()), NPU)
-    if (why := fit(need, board_memory(name, NPU, weights))) is not None:
-        raise UserError(f"{why} {path} was written all the same, for a board with more memory.")
+    fitting.check_written(need, board_memory(name, NPU, weights), path)
 
 
 def _compile(folder: Path, model: str, output: str) -> Path:
